@@ -157,7 +157,7 @@ def _paths(node: ast.expr, scope: ast.AST, tree: ast.Module) -> list[str]:
 
 
 def _sources_of(node: ast.expr, scope: ast.AST) -> set[str]:
-    """Return the names of the collections over which comprehensions in ``scope`` loop with the variable ``node``.
+    """Return the names of the collections from which the variable ``node`` gets its values.
 
     For the variable ``x`` in ``[f(x) for x in PATHS]``, the result is ``{"PATHS"}``. If no comprehension in ``scope``
     loops with the variable, the result is the variable's own name.

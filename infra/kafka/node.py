@@ -106,9 +106,9 @@ class Node:
         return self._jvm is not None and self._jvm.poll() is None
 
     def format(self) -> "subprocess.Popen[str] | None":
-        """Write the settings, and start and return a process that formats the storage.
+        """Write the settings, and start a process that formats the storage.
 
-        Return None if the storage is formatted already.
+        Return the process. If the storage is formatted already, start no process and return None.
         """
         self._write_settings()
         if (self._data_dir / "log" / "meta.properties").exists():

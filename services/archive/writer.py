@@ -59,11 +59,13 @@ class PartitionWriter:
         self.state = state_after(None, topic, partition)
 
     def open(self) -> ChainState:
-        """Find the end of the archived records, and return the state of the chain there.
+        """Find the end of the partition's archived records, and return the state of the hash chain there.
+
+        If the newest data file has no separate checkpoint file, write the checkpoint file.
 
         Raises:
-            UserError: The newest file is not signed with this archiver's key.
-            OSError: The store cannot be read.
+            UserError: The newest data file has no valid checkpoint that was signed with this archiver's key.
+            OSError: The store cannot be read or written.
         """
         files = self._files()
         self.newest = None

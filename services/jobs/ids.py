@@ -57,7 +57,7 @@ def parse_request_id(request_id: str) -> LineRequest:
 
 
 def created_s(batch_id: str) -> int:
-    """Return the time at which the job was created, in seconds since the epoch."""
+    """Return the time at which the job ``batch_id`` was created, in seconds since the epoch. The id contains it."""
     return int(batch_id.removeprefix(BATCH_PREFIX)[:12], 16) // 1_000
 
 

@@ -73,7 +73,7 @@ def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float 
 
 
 def run_part(kinds: tuple[str, ...], seeds: range) -> tuple[list[Result], float]:
-    """Run one simulation for each seed, in this process. Return the results and the CPU time in seconds."""
+    """Run a simulation for each seed, with faults of ``kinds``. Return the results and the CPU time in seconds."""
     began_s, results = time.process_time(), list[Result]()
     gc.freeze()
     gc.disable()  # a run is short and leaves few reference cycles

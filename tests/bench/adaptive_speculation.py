@@ -2,8 +2,8 @@
 
 The adaptive length is at most 6 tokens. It is chosen for each step from the load and the measured acceptance.
 
-``python -m tests.bench.adaptive_speculation`` takes 15 seconds. The figures are in the simulated machine's own time, so
-the speed of the real machine does not change them.
+``python -m tests.bench.adaptive_speculation`` takes 15 seconds. The figures are simulated times, so they do not depend
+on the speed of the machine.
 """
 
 from tests.unit.generator.test_adaptive_simulation import seconds

@@ -57,14 +57,14 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 
 def measure(streams: int, rounds: int, prompts: str, urls: tuple[str, str], trees: list[str]) -> dict[str, Any]:
-    """Ask the model server directly and through Railbus in turn, and return a row of medians over the rounds.
+    """Send requests to the model server directly and through Railbus, in turn. Return the medians over the rounds.
 
     Args:
         streams: Number of requests under way at once.
-        rounds: Number of runs, direct and through Railbus alike.
+        rounds: Number of direct runs, and also of runs through Railbus.
         prompts: ``same`` or ``distinct``.
         urls: Addresses of the model server and of Railbus.
-        trees: Options of the client that name the processes whose CPU time and memory are measured.
+        trees: The client's options ``--tree``. They name the processes whose CPU time and memory the client measures.
     """
     direct, ours = [], []
     for _ in range(rounds):

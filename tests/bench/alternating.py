@@ -6,8 +6,8 @@
 Each pair has one burst for each checkout. The order is A B B A: the checkout that was second goes first in the next
 pair. A machine's fast and slow phases last minutes, but the two bursts of a pair are only seconds apart. While one
 checkout is measured, the other is idle and uses less than a tenth of a core. The figure ``others' cores`` is the number
-of cores that all processes except the measured checkout and the client use. Only this figure includes the idle
-checkout. Both checkouts are started ``--starts`` times.
+of cores used by all processes, including the idle checkout, but without the measured checkout and the client. Both
+checkouts are started ``--starts`` times.
 
 For each figure, the table has its mean over all pairs, for the other checkout and for this one (``ours``). It also has
 the median of the ratio ours / other, with a 95 % confidence interval. The interval comes from order statistics, so it
@@ -57,7 +57,7 @@ def median_interval(values: list[float]) -> tuple[float, float]:
 def pairs_of(
     checkouts: tuple[Path, Path], options: tuple[list[str], list[str]], streams: list[int], pairs: int
 ) -> dict[int, list[Pair]]:
-    """Start both checkouts, and return the figures of each pair of bursts, by number of streams.
+    """Start both checkouts, and measure pairs of bursts of requests. Return the pairs for each number of streams.
 
     Args:
         checkouts: The other checkout and this one.

@@ -1,4 +1,4 @@
-"""Run a job twice, undisturbed and with ``kill -9``, and check that each line has the same result in both.
+"""Run a job undisturbed, then again with ``kill -9`` of services. Check that each line has the same result.
 
     python -m tests.bench.batch_equal --lines 20000
     python -m tests.bench.batch_equal --engine simulated --governed --only killed --kills 10 --lines 200000 \\
@@ -10,8 +10,8 @@ job. ``--only killed`` leaves the undisturbed job out.
 
 With the engine ``llama``, decoding is greedy. On two cores, two generators run with one thread each. With more threads,
 llama.cpp's threads would wait for each other, because the other processes need the cores, too. The engine ``simulated``
-makes its words from the request's id, which differs between the jobs. So only the outcome and the number of tokens of
-its lines are compared.
+makes its words from the request's id, which differs between the jobs. So with this engine, only the outcome and the
+number of tokens of each line are compared.
 
 Exit code 1 means that a line does not have exactly one result, or that the results of the two jobs differ.
 """
@@ -52,7 +52,7 @@ Results = dict[str, Any]
 
 
 class Outcome(NamedTuple):
-    """The results of one job, and what its log says about the work for them.
+    """The results of one job, and how often its lines were begun and answered.
 
     Attributes:
         results: Result of each line, by the line's name.
@@ -114,10 +114,9 @@ def run_job(args: argparse.Namespace, kills: int) -> Outcome:
 async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list[str]]]:
     """Count ``Started`` and ``Finished`` events on the log, and collect the events of the lines in ``left``.
 
-    ``left`` has the numbers, from 0, of the lines that were cancelled at the time limit. The log has only requests of
-    this job. A request id contains no line number, only the line's position in the order of submission. Prompts as
-    short as these are usually submitted in the order of the file, so the position is taken as the line number. The
-    only exception: prompts whose hashes are equal are submitted one after the other, so some positions are wrong.
+    ``left`` has the numbers, from 0, of the lines that were cancelled at the time limit. A request id contains the
+    line's position in the order of submission, which is taken as the line number. Prompts as short as these are
+    submitted in the order of the file, unless their hashes collide. After a collision, some line numbers are wrong.
 
     Returns:
         The two counts, and the names of the events of each line in ``left``.
@@ -154,7 +153,7 @@ async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list
 
 
 def compared(engine: str, result: Any) -> Any:
-    """Return the part of a result that must be the same in both jobs."""
+    """Return what must be equal in both jobs: of a simulated answer, its number of tokens; else the whole result."""
     return result if engine == "llama" or isinstance(result, str) else result[1]
 
 

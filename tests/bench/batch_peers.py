@@ -17,7 +17,7 @@ Each run has its own model server, which is asked at most 32 lines at a time. Th
 answers that it has sent completely.
 
 Exit code 1 means that Railbus's results do not have exactly one answer for each line, or that the model server answered
-more lines twice than the kill explains.
+too many lines twice: more than 32 lines if the generator was killed, or any line if another process was killed.
 """
 
 import argparse
@@ -73,8 +73,8 @@ class CountingServer:
     """A model server that answers each request after 0.4 s, and counts requests and answers.
 
     Attributes:
-        asked: Number of requests for each line.
-        answered: Number of completely sent answers to each line.
+        asked: For each prompt, the number of received requests.
+        answered: For each prompt, the number of answers that were sent completely.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ def counting_server() -> Iterator[CountingServer]:
 
 
 class Program:
-    """A command that a user starts, and starts again after a kill."""
+    """A command that runs as a child process, and can be killed and started again."""
 
     def __init__(self, command: list[str], folder: Path, **env: str) -> None:
         self._command, self._folder, self._env = command, folder, env
@@ -168,7 +168,7 @@ def peer(python: str, folder: Path, prompts: list[str], most: int) -> tuple[str,
         most: Maximum number of lines in one call of ``litellm.batch_completion``.
 
     Returns:
-        The cells of a row of the table, and whether each line has exactly one answer.
+        The cells of a row of the printed table, and whether each line has exactly one answer.
     """
     with counting_server() as server:
         command = [python, "-c", PEER, server.url, "prompts.txt", "out.jsonl", str(AT_ONCE), str(most)]
@@ -239,7 +239,7 @@ def lines_of(path: Path) -> int:
 
 
 def row(server: CountingServer, prompts: list[str], before: int, kept: str, *, once: bool) -> str:
-    """Return the cells of a row of the table, without the first cell, which has the program's name.
+    """Return the cells of one row of the printed table, without the first cell. That cell has the program's name.
 
     Args:
         server: The model server, with its counts.

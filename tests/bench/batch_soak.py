@@ -6,9 +6,9 @@
 engine. ``tests.bench.batch_load`` submits the requests, and keeps at most ``--window`` of them open. While it runs,
 each service in ``--strike`` is killed ``--kills`` times with ``kill -9``, and the supervisor starts the service again.
 
-The table shows the CPU time of each service per answer, and its memory after a fifth of the answers and after all. The
-program also prints how much lower the rate of answers is than the rate of the same engine alone with all slots full, as
-a percentage. The output calls this percentage the time that the pipeline costs.
+The table shows the CPU time of each service per answer, and its memory when a fifth of the requests are closed and at
+the end. The last line compares the rate of answers with that of the same engine alone with all slots full. The cost of
+the pipeline in this line is the percentage by which the rate of answers is lower.
 
 Exit code 1 means that a request has neither a whole answer nor a denial by a rail.
 """
@@ -110,11 +110,11 @@ def engine_rate(settings: SimulatedSettings, tokens: int, count: int = 300, *, p
 
 
 def soak(options: argparse.Namespace, tree: Tree) -> tuple[dict, Usage, dict[str, float], int]:
-    """Run ``tests.bench.batch_load``, and kill services on the way.
+    """Run ``tests.bench.batch_load``, and kill services meanwhile.
 
     Returns:
-        The figures of ``batch_load``, the usage of the tree, the memory of each service when a fifth of the requests
-        were closed, and the number of kills.
+        The figures of ``batch_load``, the CPU time and memory of the tree's services, the memory of each service in MiB
+        when a fifth of the requests were closed, and the number of kills.
     """
     usage, early, kills = Usage(tree), {}, 0
     strikes = [service for _ in range(options.kills) for service in options.strike.split(",") if service]

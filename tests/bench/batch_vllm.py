@@ -10,10 +10,10 @@ interactive requests.
 ``time`` runs run-batch, Railbus twice, and run-batch again. In both cases the engine is ready when the time starts, and
 the time ends with the last result on disk. Railbus's time includes the start of the command ``railbus``.
 
-``kill`` ends run-batch half way with ``kill -9``, and starts it again with the same arguments. Railbus gets one job for
-each part in ``--strike``, and half way that part is killed and started again. The lines that Railbus began or answered
-twice are counted on the log. run-batch has no log, so the number of its answers before the kill is read from its
-progress bar.
+``kill`` ends run-batch half way with ``kill -9``, and starts it again with the same arguments. For each part in
+``--strike``, Railbus runs one job. When half of the job's lines are answered, the part is killed and started again. The
+lines that Railbus began or answered twice are counted on the log. run-batch has no log, so the number of its answers
+before the kill is read from its progress bar.
 
 Both need ``.venv-vllm`` (``make test-vllm``), or ``--python`` with the interpreter of such an environment. Exit code 1
 means that a line of Railbus is missing, is there twice, was answered twice, or differs from run-batch's, or that
@@ -132,7 +132,7 @@ def lines_of(path: Path) -> int:
 
 
 def answers(path: Path) -> Answers:
-    """Read the answers to each line from a file of results."""
+    """Read a file of results, and return all answers that it has for each line."""
     found: Answers = {}
     for text in path.read_text().splitlines():
         row = json.loads(text)
@@ -208,7 +208,7 @@ def railbus(python: str, folder: Path) -> Iterator[Tree]:
 
 
 def compare_times(args: argparse.Namespace, folder: Path) -> bool:
-    """Run both programs in turn and print their times.
+    """Run vLLM's ``run-batch`` and ``railbus batch run`` in turn, and print their times.
 
     Return whether the answers are equal and Railbus is fast enough.
     """
@@ -249,7 +249,9 @@ def compare_times(args: argparse.Namespace, folder: Path) -> bool:
 
 
 def compare_kills(args: argparse.Namespace, folder: Path) -> bool:
-    """Kill both programs half way, and print what was lost and what was done twice.
+    """Kill run-batch, and each part of Railbus in ``--strike``, when half of the lines are answered.
+
+    Print how many answers were kept, and how many lines were begun or answered twice.
 
     Return whether Railbus has the same answers as run-batch and has answered no line twice.
     """

@@ -161,7 +161,7 @@ class Arm:
 
 
 def beside(other: Path, rounds: int) -> Iterator[dict[str, Any]]:
-    """Measure the broker of this checkout and that of ``other`` in turn. Yield the figures of each load."""
+    """Measure the brokers of this checkout and of the checkout ``other``. Yield both results for each kind of load."""
     with broker_of(other) as one, broker_of(ROOT) as two:
         arms = {"other": Arm("other", *one), "this": Arm("this", *two)}
         order = [arms[name] for name in ("other", "this", "this", "other")]

@@ -99,9 +99,9 @@ async def produce(settings: BusSettings, load: Load, seconds: float, *, dry: boo
 
 
 async def consume(settings: BusSettings) -> dict[str, Any]:
-    """Read all new events until a line comes on stdin. Return the number of events, their latency, and the CPU time.
+    """Read new events until stdin has a line. Return the number of events, their latency, and the CPU time.
 
-    The line on stdin is the result of ``produce``, which has the time span of the measurement.
+    The line is the result of ``produce`` as JSON. It has the time span of the measurement.
     """
     arrivals: list[tuple[int, int]] = []
     cpu_at: list[tuple[int, float]] = []
@@ -131,8 +131,8 @@ def measure(broker: str, settings: BusSettings, pid: int | None, name: str, args
 
     Args:
         broker: Kind of the broker, for the output.
-        settings: Settings that lead to the broker.
-        pid: The broker's process, or None if its CPU time cannot be measured.
+        settings: Settings with the broker's address.
+        pid: Id of the broker's process, or None if its CPU time cannot be measured.
         name: Name of the load.
         args: Options of the command line.
     """
@@ -180,7 +180,7 @@ def _run(command: list[str], seconds: float) -> dict[str, Any]:
 
 @contextmanager
 def _brokers(args: argparse.Namespace) -> Iterator[list[tuple[str, str, int | None]]]:
-    """Within the ``with`` block, run the brokers to measure. Yield the kind, address and process id of each."""
+    """Start the brokers to measure, or use that of ``--bootstrap``. Yield each one's kind, address and process id."""
     if args.bootstrap:
         yield [("given", args.bootstrap, args.broker_pid)]
         return

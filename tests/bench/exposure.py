@@ -9,7 +9,7 @@ is four characters. There are three sets of violations:
 - ``short``: examples of one to three tokens. Comparable products are measured with such violations.
 - ``corpus``: all examples. The longest have over 20 tokens, and cannot be recognised before they are complete.
 - ``disguised``: blocked phrases with changed spelling. Only the rails of tier 1 recognise them, and these rails check
-  the text only at intervals of some characters.
+  the text only once in 16 to 48 characters.
 
 For each answer, the benchmark measures:
 
@@ -98,7 +98,7 @@ class ViolationCase:
     ever: str = ""
 
     def take(self, op: dict[str, Any], now_s: float) -> None:
-        """Apply an op as a client does. Count the exposed tokens before the op removes text."""
+        """Apply an op to ``visible``. For the first op that takes text back, also count ``exposed`` and ``ran_on``."""
         kind = op["op"]
         if kind == "show":
             self.shown.append((len(op["text"]), op["tokens"]))
@@ -129,8 +129,7 @@ class ViolationCase:
 def cases(samples: list[str], count: int, tokens: int, seed: int, prefix: str) -> list[ViolationCase]:
     """Return ``count`` answers of about ``tokens`` tokens. Each has a violation from ``samples`` at a random place.
 
-    A request for answer number N must name the model ``PREFIX-N``, because the test model server chooses the answer by
-    the name of the model.
+    The test model server chooses the answer by the model's name. The model of answer N is ``PREFIX-N``.
     """
     rng = random.Random(seed)
     made = []
@@ -252,7 +251,6 @@ async def measure(
 
 
 def table(rows: list[dict[str, Any]]) -> None:
-    """Print the table that RESULTS.md has."""
     print(
         "| violations | mode | answers | missed | whole | exposed p50 / p99 / max, tokens | by the client's count ",
         end="",

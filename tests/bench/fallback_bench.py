@@ -1,11 +1,11 @@
-"""Measure fallbacks to the cloud, with generator (simulated engine), router, Vertex worker and emulator as processes.
+"""Measure fallbacks to the cloud. Generator (simulated engine), router, Vertex worker and emulator run as processes.
 
     python -m tests.bench.fallback_bench cases      a healthy engine and each of its faults, five requests each
     python -m tests.bench.fallback_bench deadline   first token from the cloud, if the engine is silent
     python -m tests.bench.fallback_bench race       modes ``race`` and ``cancel``, if some first tokens are very late
 
 Times are differences between timestamps of events on the log. All processes use the clock of one machine. Each command
-prints its table of RESULTS.md. With ``--json``, it also prints all figures.
+prints a Markdown table. With ``--json``, it also prints all figures.
 """
 
 import argparse
@@ -41,7 +41,7 @@ CASES = {
 
 
 class Path:
-    """The service processes of one run, and the requests that were written in this run."""
+    """The processes of one run (router, generator, Vertex worker and emulator), and the run's requests."""
 
     def __init__(self, lab: RouterLab) -> None:
         self.lab = lab
@@ -237,7 +237,10 @@ async def race(lab: RouterLab, count: int, rate: float) -> dict[str, Any]:
 
 
 def table(what: str, found: dict[str, Any]) -> list[str]:
-    """Return the lines of the table that RESULTS.md has. ``what`` is ``cases``, ``deadline`` or ``race``."""
+    """Return the lines of a Markdown table with the figures ``found``.
+
+    ``what`` names the measurement that returned the figures: ``cases``, ``deadline`` or ``race``.
+    """
     match what:
         case "deadline":
             head = "| streams | requests | `Cutover` at ms | from it to the call | first token at ms | all at once |"

@@ -1,15 +1,16 @@
-"""Measure how much rails delay the first token, if they run beside the prefill and if they run before the prefill.
+"""Measure how much rails delay the first token if they run during the prefill, and if they run before it.
 
     python -m tests.bench.governed_ttft [--requests 60] [--prefill-ms 40]
 
 Three arms take turns, request by request, so that the state of the machine affects all alike. ``ungoverned`` is a tree
 without rails. ``governed`` is a tree with rails and safety and the default policy, whose rails run beside the prefill.
-``serial`` is the control: this process runs the same rails first, and asks the tree without rails when they have
-allowed the prompt. No prompt is used twice, so no result of a rail comes from a cache. The model server is the one in
+``serial`` is the control: this process runs the same rails first. If they allow the prompt, it asks the tree without
+rails. No prompt is used twice, so no result of a rail comes from a cache. The model server is the one in
 ``tests/bench/kit``. Its first token comes ``--prefill-ms`` after the request.
 
-Hidden time is the part of the rails' time that does not delay the first token: rail + ungoverned TTFT - governed TTFT,
-from medians. According to the model in ``services.physics.governance``, it is min(rail, queue + prefill).
+Hidden time is the part of the rails' time that does not delay the first token. It is the median time of the rails,
+plus the median TTFT of ``ungoverned``, minus the median TTFT of ``governed``. ``services.physics.governance`` predicts
+that it is the smaller of two times: the rails' time, and the time of queue and prefill.
 """
 
 import argparse
@@ -59,7 +60,7 @@ async def first_token_ms(session, url, model, prompt):
 
 
 async def judged_first_ms(session, judge, url, model, prompt, number):
-    """Run the rails first and the model after them. Return the time to first token of both together, in milliseconds.
+    """Run the rails, then the model. Return the rails' time plus the model's time to first token, in milliseconds.
 
     Return None if the rails do not allow the prompt.
     """

@@ -58,7 +58,7 @@ def batch(kafka: str, window: int, tokens: int) -> subprocess.Popen[str]:
 
 
 def begin(job: subprocess.Popen[str], closed: int) -> None:
-    """Wait until ``closed`` requests of the job are closed."""
+    """Read the job's progress from its stderr until at least ``closed`` requests are closed."""
     assert job.stderr is not None
     for line in job.stderr:
         if line.startswith("{") and json.loads(line)["closed"] >= closed:

@@ -1,4 +1,4 @@
-"""Measure how fast the ledger reads closed requests, and whether the parts of their time add up to what clients waited.
+"""Measure how fast the ledger reads, and whether the times of a request's parts add up to the time its client waited.
 
     python -m tests.bench.ledger rate --requests 20000
     python -m tests.bench.ledger closes --requests 10000
@@ -9,9 +9,9 @@ the total of the ledger has the right number of requests.
 
 ``closes`` starts the services with the simulated engine, and sends requests over HTTP with clients that use none of
 Railbus's code. For each answer, a client measures the time from sending the request until the kernel has the last byte.
-The books of a request close if the sum of its parts differs from this time by at most 1 % or 0.5 ms, whichever is more.
-With ``--cores-of-their-own``, edge and clients have priority over all other processes, as if each of them had its own
-core. This option needs root on Linux.
+A request counts in ``share_that_closes`` if the sum of its parts differs from this time by at most 1 % or 0.5 ms,
+whichever is more. With ``--cores-of-their-own``, edge and clients have priority over all other processes, as if each of
+them had its own core. This option needs root on Linux.
 """
 
 import argparse
@@ -163,10 +163,10 @@ def _outcome(entry: Entry) -> str:
 
 
 def _closing(waited: dict[str, Waited], gaps: dict[str, float]) -> dict[str, Any]:
-    """Return percentiles of the clients' times and of the gaps, and the share of requests whose books close.
+    """Return percentiles of the clients' times and of the gaps, and the share of requests with a small gap.
 
-    A gap is the time that a client measured minus the sum of the request's parts. The books of a request close if its
-    gap is at most ``NEAR_SHARE`` of the client's time or ``NEAR_MS``, whichever is more.
+    A gap is the time that a client measured minus the sum of the request's parts. A gap is small if its absolute value
+    is at most ``NEAR_SHARE`` of the client's time or ``NEAR_MS``, whichever is more.
     """
     known = [each for each in waited if each in gaps]
     near = sum(abs(gaps[each]) <= max(NEAR_SHARE * waited[each].ms, NEAR_MS) for each in known)

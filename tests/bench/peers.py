@@ -1,13 +1,14 @@
 """Measure LiteLLM's proxy and NeMo Guardrails' server with the model server and load client that measure Railbus.
 
     python -m tests.bench.peers litellm --program ENV/bin/litellm          no guardrail
-    python -m tests.bench.peers litellm-late --program ENV/bin/litellm     a late first token: 200 ms, then a fallback
+    python -m tests.bench.peers litellm-late --program ENV/bin/litellm     first token after 2 s, fallback after 200 ms
     python -m tests.bench.peers nemo --program ENV/bin/nemoguardrails      IORails without a rail
     python -m tests.bench.peers nemo-batch --program ENV/bin/nemoguardrails    stream_first, batches of 10 tokens
 
 ENV is a virtual environment for one of them, made with ``pip install 'litellm[proxy]==1.109.1'`` or
-``pip install 'nemoguardrails[server]==0.24.1'``. Requests go directly to the model server in one run, and through the
-proxy or guardrails server in the next. The added time is the difference of the medians.
+``pip install 'nemoguardrails[server]==0.24.1'``. ``litellm-late`` prints times to first token. The others print the
+added time: requests go directly to the model server in one run, and through the proxy or guardrails server in the
+next, and the added time is the difference of the medians.
 """
 
 import argparse
@@ -141,9 +142,9 @@ def row(streams, rounds, extra, server, peer):
 
 
 def late(url):
-    """Print the times to first token of two late models.
+    """Print LiteLLM's times to first token with two models whose own first token comes after 2 s.
 
-    One of them sends keep-alives until its first token. ``url`` is the URL of LiteLLM.
+    Only one of the models sends keep-alives before its first token. ``url`` is the URL of LiteLLM.
     """
     print("| model | streams | first token ms, p50 / p99 | errors |\n|---|---|---|---|")
     for model, streams in (("late", 1), ("late", 64), ("late-ka", 1)):

@@ -50,7 +50,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A measurement with the relative errors of the predicted first token and of the predicted time per token."""
+    """A published measurement, and the errors of its prediction.
+
+    Attributes:
+        row: The measurement.
+        first: Relative error of the predicted time to first token.
+        token: Relative error of the predicted time per token.
+    """
 
     row: Row
     first: float
@@ -99,7 +105,7 @@ def hold(row: Row, constants: Efficiency, request_ms: float = REQUEST_MS) -> Hel
 
 
 def held(found: Sequence[Row]) -> tuple[Held, ...]:
-    """Predict each measurement with the constants of its engine, and return the errors."""
+    """Predict each measurement with Railbus's constants for its GPU and engine, and return the errors."""
     return tuple(hold(row, practical(row.gpu, row.engine)) for row in found)  # type: ignore[arg-type]
 
 

@@ -2,8 +2,8 @@
 
     python -m tests.bench.rails_verdict [REQUESTS]
 
-The output has percentiles in milliseconds: of the duration of each rail, of the time until all rails together had
-decided, and of the time from the receipt of a request to its verdict on the log. The loads are one request after
+The output has p50 and p99, in milliseconds, of three times: the duration of each rail, the time until all rails have
+decided, and the time from the receipt of a request to its verdict on the log. The loads are one request after
 another, long prompts, many prompts at once, one prompt many times at once, and one prompt whose results are kept in
 Redis.
 

@@ -1,9 +1,10 @@
-"""Measure how many archived chunks per second `railbus audit rejudge` judges on one CPU core, from Parquet files.
+"""Measure how many chunks per second `railbus audit rejudge` reads from Parquet files and judges on one CPU core.
 
     python -m tests.bench.rejudge [--streams 500] [--chars 4] [--chunks 200] [--policy default]
 
 The archive is made first and is not part of the measured time. Reading, decoding and judging are measured by the CPU
-time of the process. The archived traffic was recorded under the same policy, so no recall should differ.
+time of the process. The archived traffic was recorded under the same policy, so judging it again should give
+the same recalls.
 """
 
 import argparse

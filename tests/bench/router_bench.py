@@ -1,12 +1,12 @@
 """Measure the router's process with a real broker: how precise its deadlines are, and what kills and rebalances do.
 
     python -m tests.bench.router_bench deadlines   5,000 open requests: how late each ``Cutover`` is written and read
-    python -m tests.bench.router_bench kills       killed with -9 twenty times under load: every request closes once
+    python -m tests.bench.router_bench kills       the router is killed 20 times under load; every request closes once
     python -m tests.bench.router_bench rebalance   a second router joins or leaves every 2 s for a minute
     python -m tests.bench.router_bench egress      10,000 requests, most of whose prompts must not go to the cloud
     python -m tests.bench.router_bench losers      first chunks of attempt 1 up to 20 ms before or after the deadline
     python -m tests.bench.router_bench breaker     the self-hosted workers send no text for ten seconds
-    python -m tests.bench.router_bench budget      every attempt 1 fails for 30 s, and a tenth may use the cloud
+    python -m tests.bench.router_bench budget      every attempt 1 fails, and a tenth of the requests may use the cloud
 
 Each measurement starts its own embedded broker, takes less than two minutes, and prints its row of RESULTS.md. With
 ``--json``, it also prints everything that it measured.
@@ -193,8 +193,8 @@ async def rebalance(lab: RouterLab, seconds: float, rate: float) -> dict[str, An
 async def egress(lab: RouterLab, count: int) -> dict[str, Any]:
     """Let attempt 1 of every request fail, and count the prompts that the router then sends to the cloud.
 
-    Only a tenth of the prompts may leave the premises. For the others, the request or the policy forbids it, the prompt
-    is denied, or there is no verdict.
+    About a tenth of the prompts may leave the premises. The others must stay: the request or the policy forbids egress,
+    the prompt is denied, or there is no verdict.
     """
     await lab.run(**CLOUD, RAILBUS_INPUT_GATE="hold")
     people: dict[str, RequestEvents] = {}
@@ -234,11 +234,11 @@ async def egress(lab: RouterLab, count: int) -> dict[str, Any]:
 
 
 async def losers(lab: RouterLab, times: int) -> dict[str, Any]:
-    """Let attempt 1 send its first chunk at each millisecond from 20 ms before the first-token deadline to 20 ms after.
+    """Run requests whose attempt 1 sends its first chunk within 20 ms before or after the first-token deadline.
 
-    Attempt 2, in the cloud, answers 30 ms after the router has started it. Each offset from the deadline is tried
-    ``times`` times in both modes of fallback, ``cancel`` and ``race``. Return what readers saw and how the requests
-    were closed.
+    Attempt 2, in the cloud, answers 30 ms after the router has started it. For each offset from the deadline, in whole
+    milliseconds, and each mode of fallback (``cancel`` and ``race``), there are ``times`` requests. Return what readers
+    saw and how the requests were closed.
     """
     await lab.run(**CLOUD, RAILBUS_BREAKER_TRIP="0")
     people: dict[str, RequestEvents] = {}
@@ -349,7 +349,10 @@ async def budget(lab: RouterLab, seconds: float, rate: float) -> dict[str, Any]:
 
 
 def judged(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
-    """Fold each request's log. Return counts of what the readers saw, and how fast losing attempts were cancelled."""
+    """Fold each request's log. Return counts of retractions, cutovers and correct answers.
+
+    Also return how long after its loss each losing attempt was cancelled, in milliseconds.
+    """
     logs: dict[str, list[Received]] = {rid: [] for rid in people}
     for record in lab.log:
         if record.topic == STREAMS.name:

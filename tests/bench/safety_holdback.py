@@ -5,9 +5,9 @@
 The first figure is the number of tokens that the matcher holds back at each offset of ordinary text. The output also
 has the length of the longest possible match, for comparison.
 
-For the second figure, each example of the policy's patterns is put into a text. The figure is the number of tokens,
-from the beginning of the example on, that a reader in optimistic delivery has seen when the recall comes. The output
-has this figure for 1, 4 and 8 tokens per engine step. A token is assumed to have 4 characters.
+The second figure is the number of tokens that optimistic delivery shows from the beginning of a forbidden text until
+its recall. The forbidden texts are examples from the policy's patterns. The output has this figure for 1, 4 and 8
+tokens per engine step. A token is assumed to have 4 characters.
 """
 
 import argparse
@@ -45,11 +45,10 @@ def held(policy: Policy) -> dict[str, float]:
 
 
 def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
-    """Return how many tokens are shown from the beginning of a forbidden text until its recall.
+    """Return how many tokens a reader has seen, counted from the start of a forbidden text, when its recall comes.
 
-    The result has the mean, p50, p99 and maximum over many trials. The forbidden texts are those from
-    ``recalled_examples``. Each is tried with its beginning at every position in an engine step. A step makes
-    ``step_tokens`` tokens.
+    The result has the mean, p50, p99 and maximum. An engine step makes ``step_tokens`` tokens. Each text from
+    ``recalled_examples`` is tried with its start at each character position of a step.
     """
     size, seen = step_tokens * TOKEN_CHARS, []
     prompt = immediate_rules(policy, TENANT)

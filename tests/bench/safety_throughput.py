@@ -43,11 +43,11 @@ TEXT = (
 
 
 def events(streams: int, chunks: int, chars: int) -> list[Any]:
-    """Return the events of all streams, interleaved chunk by chunk.
+    """Return the events of several answers, interleaved event by event.
 
     Args:
-        streams: Number of streams. The text of each stream begins at another place of ``TEXT``.
-        chunks: Number of chunks of each stream.
+        streams: Number of answers. Their texts begin at different places of ``TEXT``.
+        chunks: Number of chunks of each answer.
         chars: Number of characters of each chunk.
     """
     text = TEXT * (chunks * chars // len(TEXT) + 3)
@@ -129,7 +129,6 @@ def additions() -> float:
 
 
 def main() -> None:
-    """Print the figures as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--chunks", type=int, default=200)

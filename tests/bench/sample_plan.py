@@ -3,8 +3,8 @@
 ``python -m tests.bench.sample_plan --engine simulated`` runs a sample of prompts on an engine. From the sample, it
 predicts the duration of a job for each of six ways to run it. Here, a way is a number of concurrent requests and a
 number of tokens per answer. The benchmark also runs each way on the same engine, with other prompts. The number of
-these prompts grows with ``--requests`` (120). It prints the predicted and the measured hours, scaled to 200,000
-requests.
+these prompts grows with ``--requests`` (default 120). The benchmark prints the predicted and the measured hours, scaled
+to 200,000 requests.
 
 Without ``--tree``, each way's prompts are divided into four parts. Two parts of every way run before the sample, and
 two parts run after it. So a machine that becomes slower or faster meanwhile affects all ways.
@@ -51,8 +51,7 @@ def ways(at_once: int, output: int) -> list[tuple[int, int]]:
     """Return six ways, each as (number of concurrent requests, number of tokens per answer).
 
     The numbers of requests are ``at_once``, 3/8 of ``at_once``, and 1. The numbers of tokens are ``output`` and half of
-    ``output``. The second number of requests is not 1/2 of ``at_once``, because two ways would then take about the same
-    time: the way with both full numbers, and the way with half of each.
+    ``output``. With 1/2 instead of 3/8, a job would take about as long with half of both numbers as with the full ones.
     """
     fewer = max(2, 3 * at_once // 8)
     return [(each, tokens) for tokens in (output, output // 2) for each in (at_once, fewer, 1)]
@@ -106,12 +105,12 @@ def job_ms(tree: Tree, name: str, texts: Sequence[str], at_once: int, output: in
 
 
 def turn(engine: str, runs: Sequence[tuple[int, int, list[str]]], number: int) -> list[float]:
-    """Run one turn: a part of each way's prompts, all in one process of the engine.
+    """Run one of the ``TURNS`` parts of each way's prompts, all in one process of the engine.
 
     Args:
         engine: Name of the engine.
         runs: For each way, the number of concurrent requests, the number of tokens per answer, and the prompts.
-        number: Number of the turn.
+        number: Number of the part, from 0.
 
     Returns:
         The time per request of each way, in milliseconds.
@@ -121,9 +120,9 @@ def turn(engine: str, runs: Sequence[tuple[int, int, list[str]]], number: int) -
 
 
 def report(args: argparse.Namespace, tree: Tree | None) -> None:
-    """Plan from a sample, run each way, and print the planned and the measured hours with their errors.
+    """Plan from a sample, and run each way. Print the planned and the measured hours, and the errors of the plan.
 
-    If ``tree`` is None, the engine runs without Railbus's services. Otherwise, each way is a job in the tree.
+    If ``tree`` is None, the engine runs without Railbus's services. Otherwise, the ways run as jobs in the tree.
     """
     every = ways(args.at_once, args.output)
     runs = []

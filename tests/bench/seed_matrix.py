@@ -1,4 +1,4 @@
-"""Compare the batch plan of Railbus with the eleven rows of the design document, which is not in this repository.
+"""Compare the batch plan of Railbus with a table in the design document. The document is not in this repository.
 
 ``python -m tests.bench.seed_matrix`` prints the figures of both, and the reasons for the differences.
 """
@@ -23,11 +23,11 @@ ROUNDED: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedRow:
-    """One row of the document's matrix.
+    """One row of the table in the design document.
 
     Attributes:
         row: Name of the row in the document.
-        way: Name of the same way in the plan of Railbus.
+        way: Name of the way in the plan of Railbus that the row is compared with.
         hours: Hours in the document: 200,000 requests divided by the document's requests per second.
         money: US dollars in the document.
         time: Whether the hours agree, or the plan of Railbus is slower or faster.

@@ -40,7 +40,6 @@ def parsed(line: str) -> tuple[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Run ``bus_hop`` in both checkouts, in the order A B B A, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.side_by_side", description=__doc__)
     parser.add_argument("other", type=Path, help="path of the other checkout")
     parser.add_argument(

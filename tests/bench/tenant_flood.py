@@ -93,9 +93,9 @@ async def ask(lab: RailsLab, seconds: float, random_: random.Random) -> list[tup
 
 
 def in_parts(answers: list[tuple[float, Verdict]]) -> str:
-    """Return, as text, the median duration of each rail, and the median time spent outside of the rails service.
+    """Return a text with the median milliseconds of each rail, and of the time spent outside of the rails service.
 
-    Each of ``answers`` is a verdict with its time since the request, in milliseconds.
+    ``answers`` has each verdict, preceded by the milliseconds from the request to this verdict.
     """
     parts: dict[str, list[float]] = {"outside": [ms - verdict.total_ms for ms, verdict in answers]}
     for _, verdict in answers:

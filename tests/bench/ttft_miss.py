@@ -132,7 +132,7 @@ class Log:
 
 
 def row(name: str, asked: list[AnswerTimeline], log: Log) -> dict[str, Any]:
-    """Return the row of the table for one case."""
+    """Return the figures of one case. They become a row of the output."""
     _, due = CASES[name]
     cuts = [log.cutovers.get(one.request_id) for one in asked]
     triggers = {cut[0].trigger if cut else NOTHING for cut in cuts}
@@ -187,15 +187,14 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 
 def pair(values: dict[str, float]) -> str:
-    """Return the median and the maximum as text."""
     return f"{values['p50']} / {values['max']}" if values else "-"
 
 
 def main() -> None:
     """Start the upstream and Railbus, run all cases, and stop both.
 
-    The exit code is 1 if any answer had an unexpected trigger or was not completed, or if its final text on the screen
-    was not the text of exactly one attempt.
+    The exit code is 0 if every answer was completed, finally showed the text of exactly one attempt, and was cut over
+    with the trigger that ``CASES`` names (not at all if the trigger is ``NOTHING``). Otherwise the exit code is 1.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5, help="number of requests of each case (default: %(default)s)")

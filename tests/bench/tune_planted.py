@@ -87,7 +87,7 @@ def main():
 
 
 def run(engine, number, extra, out, minutes):
-    """Run one experiment, and return whether it passed, as the docstring of the module defines it."""
+    """Run one experiment, and return whether it passed. The module's docstring says when a run passes."""
     plan = PLANTED[engine]
     bad, remedy = plan["bad"][number % len(plan["bad"])]
     base = plan["base"] | extra | bad

@@ -10,8 +10,8 @@ how far the times of two equal engines differ. In each round, every engine answe
 All engines that draft propose 4 tokens up to batch size 4, and none above. The comparisons are:
 
 ``bands``     n-gram drafting, measured at batch sizes 1, 4 and 16
-``executor``  n-gram drafting, measured at batch size 16: one engine has the executor of Railbus, which asks for drafts
-              only after steps that drafted, and another has vLLM's executor
+``executor``  n-gram drafting, measured at batch size 16: one engine has Railbus's executor, another has vLLM's. After
+              each step, vLLM's executor fetches the proposed tokens. Railbus's does so only after steps with drafting
 ``rest``      a draft model with one small layer, measured at batch size 16
 """
 
@@ -77,7 +77,7 @@ async def main(what, rounds):
 
 
 def engine(target, **how):
-    """Return a small engine on the CPU. ``how`` has its settings for drafting."""
+    """Return a small engine on the CPU. ``how`` contains the settings for drafting, if any."""
     return VllmEngine(
         VllmSettings(
             model_path=target, vllm_device="cpu", vllm_dtype="float32", vllm_kv_gib=0.25, vllm_block_size=32,
@@ -87,7 +87,7 @@ def engine(target, **how):
 
 
 async def ask(on, n, batch):
-    """Send ``batch`` prompts at once, and return the median of the answers' milliseconds per token."""
+    """Generate ``batch`` answers at once in round ``n``, and return the median of their milliseconds per token."""
     answers = (pace(on, f"{n}-{i}", sentence(31 * n + i, WORDS)) for i in range(batch))
     return statistics.median(await asyncio.gather(*answers))
 
@@ -107,9 +107,9 @@ async def pace(on, run, content):
 
 
 def show(arms, batches):
-    """Print each engine's median milliseconds per token, and its time per token divided by that of ``off``.
+    """Print each engine's median milliseconds per token, and the quartiles of its relative time, by batch size.
 
-    This quotient is computed for each round. The table has its quartiles.
+    The relative time in a round is the engine's time per token divided by that of ``off``.
     """
     print(f"{'batch':>5}  {'arm':<15} {'ms a token':>10}   time / off, p25 p50 p75")
     for batch in batches:

@@ -35,7 +35,6 @@ PLACES = 4
 
 
 async def main():
-    """Run both measurements, and print the results."""
     with tempfile.TemporaryDirectory() as folder:
         target = make_model(Path(folder) / "target", seed=1)
         draft = nudged(target, Path(folder) / "near", seed=2, noise=0.05)
@@ -116,10 +115,9 @@ async def through_log(lab, content):
 
 
 async def cancels(lab):
-    """Measure how soon a ``Cancel`` has effect, and print the times.
+    """Measure how soon a ``Cancel`` ends a run, and how soon a waiting request then has a chunk. Print both times.
 
-    Both times begin when the broker has acknowledged the ``Cancel``. One ends when the run's end is on the log. The
-    other ends when the request that waited for the slot has a chunk.
+    Both times begin when the broker has acknowledged the ``Cancel``. Before the ``Cancel``, all slots are taken.
     """
     ended, freed, number = [], [], 0
     while len(freed) < CANCELS:
@@ -141,9 +139,9 @@ async def cancels(lab):
         for request_id in (*running, waiting):
             await lab.cancel(request_id)
             await lab.end(request_id)
-    for name, values in (("the run's end, its place free", ended), ("the next one's first token", freed)):
+    for name, values in (("the run's end, which frees its slot", ended), ("the next one's first token", freed)):
         print(f"cancel on the log to {name}: p50 {centile(values, 50):.1f}, p99 {centile(values, 99):.1f} ms")
-    print(f"{CANCELS} times; bar for the place: 50")
+    print(f"{CANCELS} times; bar for the slot: 50")
 
 
 async def said(lab, request_id):
@@ -155,7 +153,7 @@ async def said(lab, request_id):
 
 
 async def ask(lab, n):
-    """Write a request for a long answer, and return its id."""
+    """Write a request for a long answer, and return its id. ``n`` determines the words of the prompt."""
     request = replace(
         make_request(), messages=(Message(role="user", content=sentence(n, 12)),),
         sampling=Sampling(max_tokens=900, temperature=1.0),

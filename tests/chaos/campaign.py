@@ -1,4 +1,4 @@
-"""Inject one of many faults into a service, and judge the service. Pytest and the command line use this module."""
+"""Inject a fault into a service, and check how the service behaves. Pytest and the command line use this module."""
 
 import shutil
 from contextlib import asynccontextmanager
@@ -46,9 +46,10 @@ def faults_of(service, *, full):
 
 
 def cases(service, *, on_kafka):
-    """Return the values of ``lab`` and ``fault`` with which pytest runs a test of the service, on both brokers.
+    """Return the pytest parameters ``lab`` and ``fault`` for a service, on the embedded broker and on Apache Kafka.
 
-    All faults of a round share one lab. If there is only one round, Apache Kafka gets only the fault ``on_kafka``.
+    Each round uses one lab per broker for all its faults. If there is only one round, ``on_kafka`` is the only fault on
+    Apache Kafka.
     """
     full = ROUNDS > 1
     faults = {"embedded": faults_of(service, full=full)}
@@ -69,7 +70,7 @@ def cases(service, *, on_kafka):
 
 @asynccontextmanager
 async def lab_of(kind, service, folder: Path, *, full):
-    """Run a broker during the ``async with`` block. Yield a lab with the settings that tests of the service need."""
+    """Within the ``async with`` block, call ``open_lab`` with the environment variables that ``service`` needs here."""
     env = router.fallback(on=True) if service == "router" else {}
     if service == "rails":  # no rail is late on a busy machine, and none needs a classifier
         shutil.rmtree(folder / "policy", ignore_errors=True)
@@ -80,7 +81,10 @@ async def lab_of(kind, service, folder: Path, *, full):
 
 
 async def play(lab, service, fault, number) -> RoundResult:
-    """Inject one fault, and return the result. If the machine was too slow to judge the service, try again."""
+    """Inject one fault, and return the result.
+
+    If too many answers do not count, because the test or the broker was too slow, try again.
+    """
     for _ in range(TRIES):
         found = await _play_once(lab, service, fault, number)
         if found.wrong or not found.says_nothing:

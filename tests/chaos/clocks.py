@@ -35,7 +35,7 @@ DEADLINES = {"verdict_ms": 10_000, "stall_ms": 10_000, "total_ms": 60_000}
 
 
 class SkewedTree(ClusterTree):
-    """A tree in which one process of each service has a clock that is ahead, and the other a clock that is behind."""
+    """A tree in which the clock of a service's first process is ahead, and the clock of its second one is behind."""
 
     def __init__(self, folder, skew_s, **options):
         super().__init__(folder, **options)
@@ -141,7 +141,10 @@ async def play(folder, *, skew_s, healthy, late, at_once):
 
 
 def late_ms(times, never):
-    """Return how many milliseconds after its deadline each cutover came, by the broker's clock, in ascending order."""
+    """Return how many milliseconds after its deadline each late request was cut over, in ascending order.
+
+    The times are those of the broker's clock. ``never`` has the ids of the late requests.
+    """
     return sorted(
         times.at_ms[request_id, Cutover] - times.at_ms[request_id, Request] - LATE_TTFT_MS for request_id in never
     )

@@ -1,4 +1,4 @@
-"""The fixture ``lab``: one broker and the members of one service. All faults of a round are injected into one lab."""
+"""The fixture ``lab``: one broker and the members of one service. The tests of a round share a lab per broker."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Faults that strike the members of a service's consumer group, or the broker, while answers are being generated."""
+"""Faults in a service's consumer group or in the broker, such as a killed member or a restarted broker."""
 
 import asyncio
 import signal
@@ -55,17 +55,14 @@ BEFORE_S = 1.5
 
 
 class RoundPhase:
-    """The phase of a fault, which all players see: 0 before the fault, 1 during it, 2 after it.
-
-    A player is a function of the test that writes the events of one or more answers.
-    """
+    """Tells the functions that write events the phase of a fault: 0 before the fault, 1 during it, 2 after it."""
 
     def __init__(self):
         self.phase = 0
 
 
 async def run_round(lab, fault, rng, *, through, inside):
-    """Cause one fault while the test's functions write events. These functions are called players.
+    """Cause one fault while players run. A player is a function of the test that writes events.
 
     Args:
         through: Players that begin before the fault.

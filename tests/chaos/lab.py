@@ -1,6 +1,7 @@
-"""A broker, members of one service, and a test that reads every topic and writes the events of all other services.
+"""The lab of the chaos tests: a broker and several processes of one service.
 
-The service is a black box: it is judged only by its events on the log and by the exit status of its processes.
+The test reads every topic, and writes the events of all other services. The service is a black box: it is
+judged only by its events on the log and by the exit status of its processes.
 """
 
 import asyncio
@@ -117,7 +118,7 @@ class ChaosLab:
         return next((at for at, event in self.seen[request_id] if wanted(event)), None)
 
     def screen(self, request_id):
-        """Fold the request's events on the stream log, and return the resulting screen."""
+        """Return the screen that results from the request's events."""
         screen = Screen(request_id)
         for _, event in self.seen[request_id]:
             if isinstance(event, _STREAM):
@@ -142,7 +143,7 @@ class ChaosLab:
                     self.watch(record)
 
     async def _tick(self):
-        """Measure ``lag`` until cancelled."""
+        """Measure the longest delay of the event loop, ``lag``, until cancelled."""
         while True:
             began = time.monotonic()
             await asyncio.sleep(0.01)

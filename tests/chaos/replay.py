@@ -1,9 +1,10 @@
-"""Check that the archive gives exactly what clients have received.
+"""Check that what clients have received can be reconstructed exactly from the archive.
 
     python -m tests.chaos.replay [--requests 1000] [--at-once 32] [--seed 1]
 
-Clients of a tree with an archiver record what they receive. They lose their connections now and then, and resume. Then
-the archive is folded. The fold must give every op that the clients have, byte for byte, and the hash of every receipt.
+A tree with an archiver serves clients. Each client records what it receives. Now and then, it drops its connection and
+resumes. At the end, the archived events are folded. The resulting ops must equal the ops that the clients received,
+byte for byte, and must match the hash in every receipt.
 """
 
 import argparse

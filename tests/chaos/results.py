@@ -43,7 +43,7 @@ class RoundResult:
 
     @property
     def says_nothing(self):
-        """Return whether more than a fifth of the answers are ``excused``, so that the result says too little."""
+        """Return whether more than a fifth of the answers are ``excused``, which is too many to judge the service."""
         return 5 * self.excused > self.answers
 
     def row(self):

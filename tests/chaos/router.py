@@ -43,7 +43,7 @@ def fallback(*, on):
 
 
 class PlannedRequest(Talk):
-    """A request whose end is planned. The test writes its events in time for all deadlines.
+    """A request with a planned outcome. The test writes the request's events in time for all deadlines.
 
     Attributes:
         outcome: The outcome with which the router must close the request.
@@ -89,10 +89,9 @@ class PlannedRequest(Talk):
 
     @property
     def excused(self):
-        """Return whether a wrong end of the request does not count, because the test or the broker was too slow.
+        """Return whether the test or the broker was too slow, so that a wrong end of the request does not count.
 
-        They were too slow if an event was written or appended late: more than 60 % of the time until its deadline had
-        passed.
+        They were too slow if an event was written or appended after more than 60 % of the time until its deadline.
         """
         d, appended = self.request.deadlines, self._appended_ms
         gap_ms = max((later - at for at, later in itertools.pairwise(sorted(appended(Chunk)))), default=0)
@@ -143,9 +142,9 @@ async def round_of(lab, fault, rng):
 
 
 async def paused_round(lab, pause_s, burst, rng, *, on):
-    """Pause the only router for ``pause_s`` seconds while many records are appended to the topic ``burst``.
+    """Pause the only router for ``pause_s`` seconds, and meanwhile write a backlog to the topic ``burst``.
 
-    With ``on``, there is a fallback. With ``burst`` = ``none``, no topic gets many records. Return the result.
+    If ``burst`` is ``none``, write no backlog. With ``on``, the router may fall back to Vertex AI. Return the result.
     """
     await _only(lab, 1, on=on)
     healthy, late, others = _cast(lab, rng, burst, on=on)
@@ -179,9 +178,9 @@ async def paused_round(lab, pause_s, burst, rng, *, on):
 
 
 async def started_round(lab, burst, rng, *, on):
-    """Start a router, the only one, after many records were appended to the topic ``burst``. Return the round's result.
+    """Write a backlog to the topic ``burst`` while no router runs, then start a router. Return the round's result.
 
-    With ``on``, the router may fall back to Vertex AI.
+    If ``burst`` is ``none``, write no backlog. With ``on``, the router may fall back to Vertex AI.
     """
     await _only(lab, 0, on=on)
     healthy, late, others = _cast(lab, rng, burst, on=on)
@@ -220,7 +219,7 @@ async def _only(lab, count, *, on):
 
 
 def _cloud(lab):
-    """Return a function that receives records, and plays the Vertex worker for requests that were sent to the cloud."""
+    """Return a function that takes a record. If the record is a request to the cloud, the function answers it."""
     tasks, served = set(), set()
 
     async def answer(request):
@@ -244,7 +243,9 @@ def _cloud(lab):
 
 
 class Late(Talk):
-    """A request about which the router must decide: an expected event does not come, or the client leaves.
+    """A request that lacks an expected event, or whose client leaves.
+
+    The router must then close the request or start another attempt.
 
     Attributes:
         kind: ``verdict`` if no verdict comes, ``token`` if no first token comes, ``stall`` if no further chunk comes,
@@ -267,9 +268,9 @@ class Late(Talk):
             await self.post(self.detached())
 
     def decided(self, *, on):
-        """Return the time at which the test read the router's right decision; None if the test has not read it yet.
+        """Return when the test received the expected decision of the router; None if it has not received one.
 
-        ``on`` says whether the router has a fallback, because the right decision depends on that.
+        Which decision is expected depends on ``on``, that is, on whether the router may fall back to Vertex AI.
         """
         if on and self.kind in {"token", "stall"}:
             trigger = "ttft" if self.kind == "token" else "stall"
@@ -299,7 +300,7 @@ class Refused(PlannedRequest):
 def _cast(lab, rng, burst, *, on):
     """Return three lists of the requests of one round: healthy requests, late requests, and other requests.
 
-    If ``burst`` is ``streams``, the other requests are those to which ``_flood`` adds chunks. If not, there are none.
+    The third list is empty unless ``burst`` is ``streams``. In that case, ``_flood`` adds chunks to the requests in it.
     """
     healthy = [PlannedRequest(lab, rng, long=n % 3 < 2, tail=6) for n in range(24)]
     late = [Late(lab, kind, on=on) for kind in ("verdict", "token", "stall", "client") for _ in range(3)]
@@ -309,10 +310,10 @@ def _cast(lab, rng, burst, *, on):
 
 
 async def _flood(lab, burst, others, healthy):
-    """Write a backlog to the topic ``burst``. The router must read it before it can read newer records of this topic.
+    """Write a backlog of records to the topic ``burst``. If ``burst`` is ``none``, write nothing.
 
-    If ``burst`` is ``none``, write nothing. If it is ``requests``, write requests that are denied, and add them to the
-    list ``others``. If it is ``receipts``, write receipts of requests in ``healthy``.
+    On ``streams``, the backlog has chunks of the requests in ``others``. On ``requests``, it has requests that are
+    denied, and these are added to ``others``. On ``receipts``, it has receipts of requests in ``healthy``.
     """
     if burst == "streams":
         for _ in range(312):

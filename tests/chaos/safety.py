@@ -1,4 +1,4 @@
-"""Inject faults into safety. The test plays app, rails and generator, and knows which text (poison) is forbidden."""
+"""Inject faults into the safety service. The test writes all other events, and knows which text is forbidden."""
 
 import asyncio
 
@@ -22,10 +22,13 @@ BEFORE, ACROSS, INSIDE, AFTER = "before", "across", "inside", "after"
 
 
 class Speech(Talk):
-    """An answer. A plan says when the test writes forbidden text into it: before, during or after the fault.
+    """An answer into which the test writes forbidden text.
+
+    ``plan`` says when: ``BEFORE``, ``INSIDE`` (during) or ``AFTER`` the fault, or ``ACROSS`` its start.
 
     Attributes:
-        poison: (start, end, text) of each piece of forbidden text, which safety must take back.
+        poison: (start, end, text) of each piece of forbidden text, which safety must take back. Positions are in
+            characters.
         cuts: The text of each chunk.
     """
 
@@ -152,7 +155,7 @@ def _reactions(lab, speech):
 
 
 async def _compare(lab, speeches, found):
-    """Write the same answers in the same chunks again, without a fault, and check that the recalls are the same.
+    """Write the chunks of ``speeches`` again, without a fault. Check that safety recalls the same text as before.
 
     Each difference is added to ``found``.
     """

@@ -1,4 +1,4 @@
-"""Events about one request, which the test writes in place of apps, rails, workers, safety and edges."""
+"""Write the events of one request, as apps, rails, workers, safety and edges would write them."""
 
 import secrets
 import time
@@ -14,7 +14,7 @@ STEP_S = (0.05, 0.10)
 
 
 class Talk:
-    """One request. The methods return the events that services write about it, and ``post`` writes events to Kafka.
+    """One request. Methods such as ``chunk`` return an event about it, and ``post`` writes events to Kafka.
 
     Attributes:
         slow_s: The longest time so far between one call of ``post`` and the next, in seconds.

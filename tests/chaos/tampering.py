@@ -47,10 +47,13 @@ def records(rng: random.Random) -> list[StoredRecord]:
 
 
 class Tamperer:
-    """Changes an archive, at a random file. Each method that ``KINDS`` names makes a different kind of change.
+    """Chooses a random data file of an archive, and makes a change there.
+
+    ``KINDS`` has the names of the methods that make a change, one for each kind of change.
 
     Attributes:
-        places: Offsets that ``verify`` may report for the change.
+        path: The chosen file.
+        places: After a change, the offsets of which ``verify`` must report at least one.
     """
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
@@ -120,7 +123,7 @@ class Tamperer:
         self._within_file()
 
     def cut_tail(self) -> None:
-        """Remove the chosen file and all later files of its partition, with their checkpoints."""
+        """Remove the file ``path`` and all later files of its partition, with their checkpoints."""
         own = sorted(
             self.folder.glob(f"data/topic={self.file.topic}/*/p{self.file.partition:05d}-*"), key=lambda p: p.name
         )
@@ -150,9 +153,9 @@ class Tamperer:
         self.places = range(self.file.start, max([*self.offsets, self.file.start]) + 5)
 
     def _write(self, index: int) -> None:
-        """Write the changed rows to the file, and set ``places``. Rows before ``index`` are unchanged.
+        """Write ``rows`` to the file, and set ``places``. The first ``index`` rows are unchanged.
 
-        In 30 % of the calls, first compute new digests for all rows, as an attacker can.
+        In 30 % of the calls, compute the digests of all rows again first.
         """
         first = self.offsets[max(0, index - 1)]
         self.places = range(min(first, self.file.start if index == 0 else first), self.offsets[-1] + 5)

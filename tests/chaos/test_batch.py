@@ -1,4 +1,4 @@
-"""Test that all requests of a batch job are completed although a service or the broker is killed during the job."""
+"""Test that all batch requests are completed although a service or the broker is killed meanwhile."""
 
 import asyncio
 

@@ -1,7 +1,4 @@
-"""Test that every request gets the right verdict although rails processes join, leave, pause and die.
-
-In another case, the broker is killed and started again.
-"""
+"""Test that every request gets the right verdict when rails processes join, leave, pause or die, or the broker dies."""
 
 import pytest
 

@@ -56,7 +56,7 @@ class Edge(ServiceProcess):
 
 
 class Log:
-    """The chunks on the stream log, as the test itself reads them."""
+    """Collects the chunks that are written to the stream log. It reads them from the broker, not through an edge."""
 
     def __init__(self, bus):
         self.chunks = defaultdict(dict)
@@ -150,9 +150,9 @@ class Reader:
 
 
 async def over_websocket(http, url, readers, *, resume=False):
-    """Ask for the answers of all readers, or ``resume`` them, over one websocket, and return its close code.
+    """Read the answers of all readers over one websocket, until all have ended or the connection is closed.
 
-    Read until every answer has ended, or until the connection is closed.
+    If ``resume`` is true, resume answers instead of asking for new ones. Return the websocket's close code.
     """
     by_id = {reader.request_id: reader for reader in readers if resume}
     async with http.ws_connect(f"{url}/v1/stream") as socket:

@@ -228,7 +228,7 @@ async def test_asking_for_an_unknown_topic_says_so_and_makes_nothing(lab: KafkaC
 
 
 async def _set(lab: KafkaClients, topic: str, configs: dict[str, str]) -> int:
-    """Change only these settings of the topic, and return the error code."""
+    """Change the settings in ``configs`` and no other settings of the topic, and return the error code."""
     connection = await lab.connection()
     answer = await connection.send(IncrementalAlterConfigs({topic: configs}))
     return answer.responses[0][0]

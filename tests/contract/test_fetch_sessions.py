@@ -190,7 +190,7 @@ async def test_a_topic_made_again_is_found(lab: KafkaClients) -> None:
 
 
 async def test_any_reading_with_a_session_reads_everything_once(lab: KafkaClients) -> None:
-    """Every record is read once although partitions come and go, the reader seeks, and responses are lost."""
+    """The reader misses no record and repeats one only after a seek, even if partitions pause or responses are lost."""
     topic = await lab.topic(partitions=4)
     connection, producer, chance = await lab.connection(), await lab.producer(), random.Random(7)
     session, offsets = ClientFetchSession(), dict.fromkeys([(topic, number) for number in range(4)], 0)

@@ -37,9 +37,9 @@ class Journal(ConsumerRebalanceListener):
         self.assigned.append(sorted(p.partition for p in assigned))
 
     async def until_told(self, member: AIOKafkaConsumer) -> None:
-        """Wait until the listener was called with the member's present assignment.
+        """Wait until the listener has been called with the member's current assignment.
 
-        The client has a new assignment a moment before it calls the listener.
+        ``member.assignment()`` changes shortly before the client calls the listener.
         """
         await until(lambda: self.assigned[-1:] == [_partitions(member)], "the listener was told what the member has")
 

@@ -21,10 +21,7 @@ PARTITIONS = 4
 
 
 class Member:
-    """A group member that marks records as done only in `_settle`, not when it reads them.
-
-    The reader calls `_settle` before partitions move to another member.
-    """
+    """A group member that marks its records as done only just before partitions move to another member."""
 
     def __init__(self, settings, topic, group, log):
         self.got, self.held, self.settled, self._log = RecordCollector(), frozenset(), [], log
@@ -48,7 +45,10 @@ class Member:
 
 
 class QuickMember(Member):
-    """A group member that marks each record as done at once. Its `_settle` waits until the test sets `may_settle`."""
+    """A group member that marks each record as done at once.
+
+    Before partitions move to another member, it waits until the test sets `may_settle`.
+    """
 
     def __init__(self, *args):
         self.may_settle, self.settling, self.lost = asyncio.Event(), False, frozenset()
@@ -82,7 +82,7 @@ async def topic(settings: BusSettings) -> Topic:
 
 @pytest.fixture
 async def fill(settings: BusSettings, topic: Topic):
-    """Yield a function that writes `count` records to each partition."""
+    """Yield a function that writes a given number of records to each partition."""
     producer = Producer(settings, role=any_role(), name="test")
     await producer.start()
 
@@ -123,10 +123,10 @@ async def test_a_moved_partition_is_read_only_after_its_owner_has_committed(sett
 
 
 class WaitingGroup:
-    """A group of four members whose rebalance waits until one of them returns from `_settle`.
+    """A group of four members in a rebalance that cannot end, because one of them waits in `_settle`.
 
-    A second member works meanwhile. These two shared all partitions before the rebalance. The other two members joined
-    later. The last one to join is the newcomer, which a test may stop.
+    The first two members share all partitions before the rebalance. During the rebalance, one of these two waits in
+    `_settle`, and the other continues to read. The member that joins last is the newcomer, which a test may stop.
     """
 
     def __init__(self, settings, topic, admin):
@@ -135,9 +135,9 @@ class WaitingGroup:
 
     @asynccontextmanager
     async def running(self):
-        """Run the members within the `async with` block, and keep their rebalance waiting.
+        """Run the members within the `async with` block, in a rebalance that does not end yet.
 
-        Yield the member that works meanwhile, and a function that stops the newcomer (the last member to join).
+        Yield the member that works during the rebalance, and a function that stops the newcomer.
         """
         first, second, third, newcomer = self.members
         first.may_settle.set()
@@ -172,7 +172,7 @@ class WaitingGroup:
 
 @pytest.fixture
 async def group(settings, topic, lab, monkeypatch) -> WaitingGroup:
-    """Return a group whose readers wait up to 6 s for a member's `_settle`, instead of the usual 3 s."""
+    """Return a group whose members may spend up to 6 s in `_settle` before their partitions move, not only 3 s."""
     monkeypatch.setattr("services.bus.groups.group_reader.LAST_COMMIT_S", 6.0)
     slower = replace(settings, session_timeout_ms=24_000)  # a quarter of it is the other limit
     return WaitingGroup(slower, topic, await lab.admin())

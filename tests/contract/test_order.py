@@ -1,4 +1,4 @@
-"""Test that a consumer reads records as they were produced, in the order in which they were acknowledged."""
+"""Test that a consumer reads the records of a partition unchanged, in the order in which they were produced."""
 
 import asyncio
 

@@ -33,7 +33,7 @@ Ask = Callable[[AIOKafkaConnection, list[int]], Awaitable[Any]]
 class History:
     """What the brokers have acknowledged so far.
 
-    With it, the test can choose sequence numbers and offsets that are right or nearly right.
+    The test needs it to choose valid sequence numbers and offsets, and others close to them.
     """
 
     topic: str

@@ -21,10 +21,7 @@ def recall(rule, start, action):
 
 
 def difference(number):
-    """Return a difference as ``railbus audit rejudge`` reports it: a recall that appears, moves or disappears.
-
-    The remainder of ``number`` divided by 3 selects the change and the rule.
-    """
+    """Return a difference as ``railbus audit rejudge`` reports it: a recall that appears, moves or disappears."""
     rule = RULES[number % 3]
     sides = {
         0: (None, recall(rule, number, "redact")),

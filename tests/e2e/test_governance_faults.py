@@ -69,7 +69,7 @@ class Log:
 
 
 class Person(ClientScreen):
-    """A reader: what was received and when, and the text on the screen."""
+    """A websocket client that records what it receives, and when."""
 
     def __init__(self):
         super().__init__()

@@ -1,8 +1,8 @@
 """Test that every image of `docker-compose.yml` can be built, and that services in these images answer a question.
 
-``make test-images`` runs these tests. They take minutes and gigabytes. ``RAILBUS_TEST_VLLM=1`` also builds the image of
-vLLM, which contains several gigabytes of CUDA. Layers are kept in ``.railbus/images``, so a second run builds only what
-has changed.
+``make test-images`` runs these tests. They take several minutes and gigabytes of disk space. ``RAILBUS_TEST_VLLM=1``
+also builds the image of vLLM, which contains several gigabytes of CUDA. Layers are kept in ``.railbus/images``, so a
+second run builds only what has changed.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def store():
 
 @pytest.fixture(scope="module")
 def built(store):
-    """Return a function that builds an image at the first call, and returns the same image at later calls."""
+    """Return a function that builds each image only once."""
     found = {}
 
     def build(image, recipe):

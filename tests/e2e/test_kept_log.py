@@ -16,7 +16,7 @@ QUESTION = ("Name the seasons.", "--model", "simulated-n8", "--json")
 
 
 def ask(tree):
-    """Ask a question, and return the request id when the log has the last receipt and the account of the request."""
+    """Ask a question, wait until the log has the request's ``Detached`` and ``Account``, and return the request id."""
     done = tree.railbus("ask", *QUESTION)
     assert done.returncode == 0, done.stderr
     request_id = json.loads(done.stdout.splitlines()[0])["request_id"]

@@ -1,7 +1,6 @@
-"""Test the wheel as a user installs it: with pip, uv and pipx, in empty environments, and started in another folder.
+"""Test that pip, uv and pipx install the wheel into empty environments, and that Railbus runs outside its checkout.
 
-No installer may build a package other than Railbus. pip and pipx get ``--only-binary :all:``, and uv gets
-``--no-build``.
+The installers may not build packages: pip and pipx get ``--only-binary :all:``, and uv gets ``--no-build``.
 """
 
 import os

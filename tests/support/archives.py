@@ -1,4 +1,4 @@
-"""Archives for tests, made of the tests' own records without a broker."""
+"""Write archives for tests. The records come from the test, so no broker is needed."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -18,7 +18,7 @@ BEGIN_MS = 1_790_000_000_000
 
 
 def stored(events: Iterable[object], topic: str, partition: int = 0, *, begin_ms: int = BEGIN_MS) -> list[StoredRecord]:
-    """Return the events as records of one partition, in this order, one every millisecond from ``begin_ms`` on."""
+    """Return the events as records of one partition. The timestamps begin at ``begin_ms`` and are 1 ms apart."""
     found = []
     for offset, event in enumerate(events):
         value, headers = encode(event)  # type: ignore[arg-type]
@@ -43,7 +43,7 @@ def make_archive(
         records: Records of any topics and partitions.
         per_file: Maximum number of records in a file of the archive.
         seal_keys: Keys with which the texts are sealed; None to seal nothing.
-        scheme: Prefix of the archive's address: ``file://`` to write as to an object store, empty for a plain folder.
+        scheme: Empty for a plain folder; ``file://`` to use the folder like an object store.
     """
     signer = Signer.load_or_create(folder.with_suffix(".pem"))
     store = Store(f"{scheme}{folder}")

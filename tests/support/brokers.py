@@ -201,5 +201,5 @@ class KafkaCluster:
         return self._process is not None and self._process.poll() is None
 
     def said(self) -> str:
-        """Return what the runner has written to standard error."""
+        """Return what the process that runs the nodes has written to standard error."""
         return self._errors.read_text(errors="replace").strip()

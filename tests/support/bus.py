@@ -1,4 +1,4 @@
-"""Give tests the write permissions of all roles together. Define topics that only one test uses."""
+"""Give tests the write permissions of all roles, and define a topic for a single test."""
 
 import dataclasses
 import random
@@ -14,7 +14,7 @@ _WRITES = dict(writes(*ROLES))
 def any_role() -> ByTopic:
     """Return for each topic the event classes that at least one role may write to it.
 
-    The topics that ``copy_of`` makes are included, even those that it makes after this call.
+    When ``copy_of`` makes a topic later, the returned mapping gets that topic too.
     """
     return _WRITES
 
@@ -22,7 +22,8 @@ def any_role() -> ByTopic:
 def copy_of(topic: Topic, prefix: str | None = None) -> Topic:
     """Return the definition of a topic like ``topic``, but with a random name, for one test.
 
-    ``any_role`` allows the same events on the new topic. The name begins with ``prefix``, or else with the old name.
+    A producer with the role ``any_role()`` may write the same events to it as to ``topic``. The new name begins with
+    ``prefix``, or else with the old name.
     """
     copied = dataclasses.replace(topic, name=f"{prefix or topic.name}.{random.getrandbits(64):x}")
     _WRITES[copied.name] = _WRITES[topic.name]

@@ -75,7 +75,10 @@ def create_topic(connection: Connection, topic: str, partitions: int, config: di
 
 
 def fill(address: str, topic: str, partitions: int, chunks: int, *, in_batch: int = 16, text: str = " token") -> int:
-    """Append ``chunks`` chunks evenly to all partitions, check each response, and return the total size in bytes."""
+    """Append chunks, the same number to each partition, and return their total size in bytes.
+
+    ``chunks`` is the number for all partitions together. Every response must report success.
+    """
     connection = Connection(address)
     batch, in_request = chunk_batch(in_batch, text), in_batch * partitions
     body, requests = _produce(topic, partitions, batch), chunks // in_request
@@ -123,7 +126,10 @@ def delete_topic(connection: Connection, topic: str) -> None:
 
 
 def offset(connection: Connection, topic: str, partition: int, time_ms: int) -> int:
-    """Return the first offset (``EARLIEST``), the next offset (``LATEST``), or the offset for a time in ms."""
+    """Return the partition's first offset if ``time_ms`` is ``EARLIEST``, or its next offset if it is ``LATEST``.
+
+    Otherwise, return the offset of the first record whose timestamp is ``time_ms`` or later.
+    """
     out = Writer().i32(-1).i32(1).string(topic).i32(1).i32(partition).i64(time_ms)
     answer = connection.ask(LIST_OFFSETS, 1, out.done())
     answer.i32(), answer.string(), answer.i32(), answer.i32()

@@ -1,7 +1,7 @@
-"""`docker-compose.yml` as compose reads it, with the variables filled in by this module or by compose's own loader.
+"""Read `docker-compose.yml`, and fill in its variables as compose does, or let compose's own loader do it.
 
-This module knows only the forms that the file uses: ``${NAME}``, ``${NAME:-default}`` and a name without a value. It
-refuses other forms.
+This module knows only the forms of variables that the file uses: ``${NAME}``, ``${NAME:-default}``, and a name without
+a value. It refuses other forms.
 """
 
 import json
@@ -100,7 +100,7 @@ def compose_program() -> str:
 def real_config(
     program: str, *, profiles: Iterable[str] = (), env_file: Path | None = None, shell: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the configuration that compose's own loader makes of `docker-compose.yml`."""
+    """Return the content of `docker-compose.yml` as compose's own loader reads it. ``program`` runs the loader."""
     options = ["-f", str(FILE)]
     options += [] if env_file is None else ["--env-file", str(env_file)]
     options += [option for profile in profiles for option in ("--profile", profile)]

@@ -91,7 +91,7 @@ def sse_events(data: bytes):
 
 
 class ClientScreen:
-    """A client that applies ops in JSON to its visible text, as a browser does."""
+    """A client that applies each op to its visible text, as a browser does."""
 
     def __init__(self):
         self.visible = ""

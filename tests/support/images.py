@@ -1,7 +1,7 @@
 """The project's images, built by buildah from their Dockerfiles, and containers of them, without Docker or a registry.
 
-The base image is made by debootstrap, because not every machine can pull it. It is Debian of the same release with
-Debian's own Python, under the name of the real base image. All other steps are those of the Dockerfile.
+The base image is made by debootstrap, because not every machine can pull the real one. It has the real image's name
+and Debian release, but Debian's own Python. All other steps are those of the Dockerfile.
 """
 
 import contextlib

@@ -116,7 +116,7 @@ class Lab:
             await self.producer.send(topic_of(event), event)
 
     def written(self, kind: Any, request_id: str | None = None) -> list[Any]:
-        """Return the events of ``kind`` (as for ``isinstance``) read so far, of one request or of all."""
+        """Return all events read so far that are instances of ``kind``. With ``request_id``, return only its events."""
         events = (record.event for record in self.log)
         return [e for e in events if isinstance(e, kind) and (request_id is None or e.request_id == request_id)]
 
@@ -133,7 +133,7 @@ class Lab:
         return screen
 
     async def until(self, condition: Callable[[], object], *, within_s: float = PATIENCE_S) -> None:
-        """Wait until the condition holds. Check it after new records, and fail after ``within_s`` seconds."""
+        """Wait until the condition holds. The test fails if this takes more than ``within_s`` seconds."""
         await self._news.until(condition, within_s=within_s, pause_s=self.pause_s)
 
     def _on_records(self, records: Sequence[Received | UnreadableRecord]) -> None:

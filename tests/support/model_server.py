@@ -1,4 +1,4 @@
-"""A test model server. It streams a text for each model name at an even pace, a set number of tokens at a time."""
+"""A test model server. For each model name, it streams a scripted answer at a constant rate."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -40,7 +40,10 @@ class ScriptedAnswer:
 
 
 class ModelServer:
-    """The test model server. ``sayings`` has the answer of each model. The answer of ``default`` is "Yes." at first."""
+    """The test model server.
+
+    ``sayings`` maps model names to answers. Initially, the only model is ``default``, and its answer is "Yes.".
+    """
 
     def __init__(self):
         self.sayings = {"default": ScriptedAnswer("Yes.")}

@@ -54,9 +54,11 @@ def is_free(port: int) -> bool:
 def free_port() -> int:
     """Return a free port below the ports that ``railbus up`` chooses and below Linux's ports for outgoing connections.
 
-    If a client tries to reconnect while the broker is down, Linux could otherwise give this outgoing connection the
-    broker's own port. A process listens on its port only a second or two after this call, and the port looks free until
-    then. So each pytest worker chooses from ports of its own, and does not return its last 100 ports again.
+    If the broker's port were in Linux's range, a client that reconnects while the broker is down could get that port
+    for its own end of the connection.
+
+    A process may need a second or two until it listens on its port. Until then, the port looks free to other callers.
+    So each pytest worker chooses from ports of its own, and does not return its last 100 ports again.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -67,7 +69,7 @@ def free_port() -> int:
 
 
 def go_program(name: str) -> str | None:
-    """Return the path of a program that is in PATH or was built with Go. Return None if there is none."""
+    """Return the path of a program in PATH or in Go's ``bin`` folders. Return None if it is in none of them."""
     go = shutil.which("go")
     homes = [Path.home() / "go"]
     if go is not None:

@@ -1,4 +1,4 @@
-"""A reference for speculative sampling in NumPy: the lossless rules, and rules that are mistaken for lossless.
+"""A reference for speculative sampling in NumPy: two lossless rules, and three rules that are not lossless.
 
 A draft model proposes tokens that it samples from a distribution q. The target model computes its own distribution p
 for each position. It accepts some of the proposed tokens, and adds one token of its own. A rule is lossless if the
@@ -7,7 +7,7 @@ result is distributed as if the target alone had sampled it.
 The rule ``rejection`` accepts a token x with probability min(1, p(x)/q(x)). A rejected token is replaced by a sample
 from the normalised max(0, p - q). If all drafts are accepted, one more token is sampled from p. Theorem 3.5 and
 Appendix A.1 of Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023) prove that
-this rule is lossless. The target is the model as it is served: a model with quantised weights is another target.
+this rule is lossless.
 
 The functions draw no random numbers: uniform random numbers are arguments. The last axis of ``p`` and ``q`` is the
 vocabulary, so each row is a distribution over tokens.
@@ -35,7 +35,7 @@ TOLERANCE: Final = 1e-6
 
 
 class _Parts(NamedTuple):
-    """What a rule does with the drafted token at one position.
+    """The probabilities with which a rule accepts and replaces drafted tokens, at each position.
 
     Attributes:
         keep: For each token of the vocabulary, the probability that it is accepted if it was drafted.
@@ -47,11 +47,12 @@ class _Parts(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """The result of one cycle, for each sequence.
+    """The result of ``verify``, for each sequence.
 
     Attributes:
-        tokens: The accepted drafts, then the target's own token, then ``NOTHING``. Shape (sequences, gamma + 1).
-        accepted: Number of accepted drafts. Shape (sequences,).
+        tokens: The accepted tokens of the draft, then the token that the target adds. The rest of the row is filled
+            with ``NOTHING``. Shape (sequences, gamma + 1).
+        accepted: Number of accepted tokens of the draft. Shape (sequences,).
     """
 
     tokens: Tokens
@@ -99,10 +100,9 @@ def draw(probabilities: Floats, uniform: Floats) -> Tokens:
 
 
 def emitted(target: Floats, draft: Floats, rule: Rule = "rejection") -> Floats:
-    """Return the exact distribution of the token that results at a drafted position, accepted or replaced.
+    """Return the exact distribution of the final token at a drafted position: the accepted draft or its replacement.
 
-    With the rule's ``keep`` and ``fresh`` (see ``_Parts``), it is q * keep + (1 - sum(q * keep)) * fresh. For the rules
-    ``rejection`` and ``match``, it equals p, whatever q is. For the other rules, it may differ from p.
+    For the rules ``rejection`` and ``match``, this distribution equals p. For the other rules, it may differ from p.
     """
     parts = RULES[rule](distributions("p", target), distributions("q", draft))
     kept = draft * parts.keep
@@ -110,9 +110,9 @@ def emitted(target: Floats, draft: Floats, rule: Rule = "rejection") -> Floats:
 
 
 def acceptance(target: Floats, draft: Floats, rule: Rule = "rejection") -> Floats:
-    """Return the probability that a draft is accepted.
+    """Return the probability that a drafted token is accepted.
 
-    For ``rejection``, it is the sum of min(p, q). No other lossless rule accepts more.
+    For ``rejection``, it is the sum of min(p, q) over the vocabulary. No lossless rule has a higher probability.
     """
     parts = RULES[rule](distributions("p", target), distributions("q", draft))
     return np.asarray((draft * parts.keep).sum(axis=-1))
@@ -124,7 +124,7 @@ def total_variation(one: Floats, other: Floats) -> Floats:
 
 
 def one_hot(tokens: Tokens, vocabulary: int) -> Floats:
-    """Return the q of a draft that proposes ``tokens`` with certainty, as greedy, n-gram and suffix drafts do."""
+    """Return the distribution q of a draft that proposes ``tokens`` with certainty, such as a greedy draft."""
     return np.asarray(np.eye(vocabulary)[tokens])
 
 
@@ -144,9 +144,9 @@ def _rejection(p: Floats, q: Floats) -> _Parts:
 
 
 def _match(p: Floats, q: Floats) -> _Parts:
-    """Sample t from p, and accept x only if x = t.
+    """Sample a token from p, and accept the drafted token only if both are equal.
 
-    This rule is lossless. It accepts a draft with probability sum p q, which is less than the sum of min(p, q).
+    This rule is lossless. It accepts a draft with probability sum(p q), which is at most sum(min(p, q)).
     """
     # Given that x was drafted and t differs, t follows p without x, so the replacement depends on x. Summed over x:
     missed = p * (1 - q)
@@ -163,9 +163,9 @@ def _target_probability(p: Floats, q: Floats) -> _Parts:
 
 
 def _plain_resample(p: Floats, q: Floats) -> _Parts:
-    """Accept x with the right probability, but replace a rejected x by a sample from p.
+    """Accept a token with probability min(1, p/q), but replace a rejected token by a sample from p.
 
-    This rule is not lossless: tokens whose q is large, compared with p, get too much probability.
+    This rule is not lossless: tokens with q > p > 0 get too much probability.
     """
     return _Parts(_ratio(p, q), p)
 
@@ -182,7 +182,7 @@ def _ratio(p: Floats, q: Floats) -> Floats:
 
 
 def _residual(p: Floats, q: Floats) -> Floats:
-    """Return max(0, p - q), normalised. If p equals q, return p: no draft is rejected then."""
+    """Return max(0, p - q), normalised. If p equals q, return p."""
     rest = np.maximum(p - q, 0)
     total = rest.sum(axis=-1, keepdims=True)
     return np.where(total > 0, rest / np.where(total > 0, total, 1), p)

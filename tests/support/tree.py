@@ -1,4 +1,4 @@
-"""Run a whole tree (``railbus up`` and all processes that it starts) in a folder of the test."""
+"""Run a tree (``railbus up`` and all processes that it starts) in a given folder."""
 
 import json
 import os
@@ -22,7 +22,7 @@ BACK_S = 90
 
 
 class Tree:
-    """A running ``railbus up``, with what an operator can see of it."""
+    """A running ``railbus up``."""
 
     def __init__(self, folder: Path, process, lines):
         self.folder = folder
@@ -48,7 +48,7 @@ class Tree:
         return any(text in line for line in self.stderr)
 
     def railbus(self, *args, timeout=60, **env):
-        """Run another ``railbus`` command in the tree's folder, where it finds the tree. Return the result."""
+        """Run a ``railbus`` command in the tree's folder, and return the result."""
         return subprocess.run(
             [sys.executable, "-m", "services.cli", *args],
             capture_output=True, text=True, timeout=timeout, cwd=self.folder, check=False,

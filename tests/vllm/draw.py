@@ -1,7 +1,7 @@
 """``python -m tests.vllm.draw TARGET DRAFT SEQUENCES``: sample tokens at temperature 1, with and without drafting.
 
-Print one line of JSON for each arm. An arm is a way to draft. vLLM runs in this process, so that the arm ``wrong`` can
-replace its sampler by a wrong one.
+For each arm, print a line: ``DRAWN`` and a JSON object. The arm ``wrong`` replaces vLLM's sampler by a wrong one.
+Therefore vLLM runs in this process.
 """
 
 import json
@@ -47,10 +47,9 @@ def draw(target, draft, arm, sequences, seed):
 
 
 def spoil():
-    """Make vLLM's sampler wrong: replace each rejected draft token by a sample from p.
+    """Make vLLM's sampler wrong: replace each rejected draft token by a sample from the target's distribution p.
 
-    p is the distribution of the target, and q that of the draft. The correct replacement is a sample from the residual,
-    the normalised positive part of p - q.
+    The correct replacement is a sample from the normalised positive part of p - q, where q is the draft's distribution.
     """
     import torch
     from vllm.v1.sample import rejection_sampler

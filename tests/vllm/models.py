@@ -50,14 +50,14 @@ def make_model(
 ):
     """Make a target or draft model in ``folder``. Return ``folder``.
 
-    Every second layer has a sliding window of 64 tokens, where Gemma 3 has 1,024.
+    Every second layer has a sliding window of 64 tokens.
 
     Args:
         size: Number of tokens in the vocabulary.
         spread: Standard deviation of the weights.
         template: Whether the model has a chat template.
         context: Maximum number of tokens of prompt and answer.
-        ends: If False, a greedy answer always has the maximum length. If True, its length is random.
+        ends: If False, a greedy answer always has the maximum length. If True, the model may end it earlier.
     """
     import torch
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig

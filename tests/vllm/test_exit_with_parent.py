@@ -1,6 +1,6 @@
 """Test that vLLM's processes end when the generator is killed.
 
-Test also that the executor asks vLLM's workers for draft tokens only after a step with drafting.
+Test also that the executor fetches draft tokens from vLLM's workers only after a step that drafted tokens.
 """
 
 import asyncio

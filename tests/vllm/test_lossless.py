@@ -39,7 +39,7 @@ def drawn(models):
 
 
 def probabilities(folder, tokens):
-    """Compute the model's probability of every token at each sampled position, with Hugging Face transformers."""
+    """Compute each vocabulary token's probability at each position of ``tokens`` with Hugging Face transformers."""
     import torch
     from transformers import Gemma3ForCausalLM
 

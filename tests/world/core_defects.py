@@ -20,7 +20,7 @@ from services.safety.partition import SafetyPartition
 
 
 class ForgetfulRails(RailsCore):
-    """Defect: when a partition is lost, its pending requests are dropped, but still count as evaluated."""
+    """Defect: when a partition is lost, its pending requests are dropped. If it comes back, they are skipped."""
 
     def lost(self, number: int) -> None:
         for request_id in [each for each, place in self._pending.items() if place.partition == number]:
@@ -28,7 +28,7 @@ class ForgetfulRails(RailsCore):
 
 
 class TrustingRails(RailsCore):
-    """Defect: when a partition is lost, requests with an unacknowledged verdict still count as evaluated."""
+    """Defect: in a lost partition, a request whose verdict was sent but not acknowledged still counts as evaluated."""
 
     def lost(self, number: int) -> None:
         evaluated = self._evaluated[number]
@@ -39,14 +39,14 @@ class TrustingRails(RailsCore):
 
 
 class HoardingRails(RailsCore):
-    """Defect: a lost partition's requests are not forgotten. If the process regains the partition, it skips them."""
+    """Defect: rails does not forget the requests of a lost partition. If it regains the partition, it skips them."""
 
     def lost(self, number: int) -> None:
         """Do nothing, although the partition's requests must be forgotten."""
 
 
 class LosesHeld(SafetyCore):
-    """Defect: effects that were held back while a partition caught up are dropped."""
+    """Defect: safety drops the effects that it held back until a partition was read to its end."""
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:
         if not self._partitions[number].queued:
@@ -80,7 +80,7 @@ class ImpatientRouter(RouterCore):
 
 
 class CountsFromAt(RouterCore):
-    """Defect: deadlines count from a request's ``at``, set by its writer's clock, if this is before the append time."""
+    """Defect: deadlines count from ``Request.at`` (the writer's clock) if ``at`` is before the append time."""
 
     def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
         if isinstance(item, Received) and isinstance(item.event, Request):
@@ -131,7 +131,7 @@ class CarelessRouter(RouterCore):
 
 
 class BelievingRouter(RouterCore):
-    """Defect: the router believes a worker that says that neither gate nor output check is needed."""
+    """Defect: the router lets the ``Started`` of a worker switch off the gate and the output check."""
 
     def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
         super().__init__(replace(config, input_gate="off", output_check="off"), source, partitions)

@@ -13,7 +13,7 @@ from services.stream import Op
 
 
 class IgnoresHolds(FollowPlan):
-    """Defect: the edge reads only its home partitions, although its open streams may need others."""
+    """Defect: the edge stops reading partitions that are not its home partitions, although open streams need them."""
 
     def unneeded(self) -> frozenset[int]:
         return frozenset(self.followed - self.homes - self._wanted)
@@ -48,10 +48,9 @@ class SendsRecalled(DeliverySession):
 
 
 class SplitsShortened(DeliverySession):
-    """Defect: ops with the same id are sent in several messages.
+    """Defect: the ops of a history without its recalled text may be sent in several messages.
 
-    A client that resumes after the first of these messages does not get the others. Ops have the same id if recalled
-    text was left out of a history. The remaining ops then all have the id of the history's last op.
+    All these ops have the same id. Therefore, a client that resumes after the first message misses the other messages.
     """
 
     __slots__ = ()
@@ -84,7 +83,7 @@ class SkipsOne(DeliverySession):
 
 
 class SendsOn(HeldEvents):
-    """Defect: the edge goes on sending the history, although a recall has arrived."""
+    """Defect: while the edge sends ops of earlier events, a recall does not interrupt the edge."""
 
     __slots__ = ()
 

@@ -8,7 +8,7 @@ from services.simulator.kafka.member import SimulatedMember
 
 
 class DropsKept(SimulatedMember):
-    """Defect: at a rebalance, a partition that the member keeps loses its state, and is not read again."""
+    """Defect: at a rebalance, the member forgets the state of the partitions it keeps, and does not read them again."""
 
     def on_assigned(self, generation: int, numbers: list[int]) -> None:
         kept = [number for number in numbers if number in self._deciding]
@@ -22,7 +22,7 @@ class DropsKept(SimulatedMember):
 
 
 class TicksUnread(SimulatedMember):
-    """Defect: a timer lets the core decide, although the log was not read to its end first."""
+    """Defect: when a timer expires, the core decides before the log is read to its end."""
 
     def tick(self, number: int) -> None:
         now_us = self.now_us
@@ -78,7 +78,7 @@ class RewindsByHost(SimulatedMember):
 
 
 class RewindsTooLittle(SimulatedMember):
-    """Defect: a gained partition is read only from half a second before its newest record."""
+    """Defect: of a partition that the member gains, it reads only about the last half second."""
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
         return end_ms - 500
@@ -104,9 +104,9 @@ class ForgetsCommits(SimulatedMember):
 
 
 class IgnoresOpenSince(SimulatedMember):
-    """Defect: a gained partition is read from a fixed time before its newest account.
+    """Defect: a member that gains a partition ignores ``open_since`` of the partition's newest account.
 
-    The log should be read from the account's ``open_since`` on, if that is earlier.
+    The member can then start to read after the beginning of a request that is still open.
     """
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:

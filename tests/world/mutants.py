@@ -40,7 +40,7 @@ class Mutant:
     """One deliberate defect.
 
     Attributes:
-        parts: The classes from which the simulation is built, with the defect.
+        parts: The classes from which the simulation is built. They contain the defect.
         kinds: The kinds of fault in the simulation. They are chosen so that the defect has an effect.
     """
 
@@ -188,7 +188,6 @@ Counts = dict[str, list[int]]
 
 
 def seed_that_finds(counts: Counts, name: str) -> int | None:
-    """Return a seed with which this mutant is found; None if none is known."""
     return next((sample * SEEDS + count - 1 for sample, count in enumerate(counts.get(name, ())) if count > 0), None)
 
 
@@ -224,11 +223,10 @@ def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> Non
 
 
 def _next_sample(counts: list[int], samples: int) -> int | None:
-    """Return the number of the sample whose seeds are tried next with the mutant; None if no more seeds are tried.
+    """Return the number of the first sample in which the mutant was not found yet. The survey continues with it.
 
-    It is the first sample in which the mutant was not found yet. No more seeds are tried if the mutant was found in all
-    ``samples`` samples, or if it survived all ``SEEDS`` seeds of this sample. ``counts`` is the mutant's entry in
-    ``Counts``.
+    Return None if the mutant was found in all ``samples`` samples, or survived all ``SEEDS`` seeds of one sample.
+    ``counts`` is the mutant's entry in ``Counts``.
     """
     at = next((sample for sample, count in enumerate(counts) if count <= 0), len(counts))
     survived = at < len(counts) and counts[at] <= -SEEDS

@@ -1,4 +1,4 @@
-"""Deliberate defects of workers: which requests they accept, hand back, start and commit."""
+"""Deliberate defects of workers: in accepting, giving up and starting requests, and in committing offsets."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -10,7 +10,7 @@ from services.worker.scheduler import Refusal, Scheduler, Ticket
 
 
 class RemembersHandedBack(Scheduler):
-    """Defect: a request that was handed back still counts as known, so it is not run when it is read again."""
+    """Defect: if a worker gives up a waiting request and reads it again later, the worker does not run the request."""
 
     def hand_back(self, other: Callable[[Ticket], bool]) -> list[Ticket]:
         dropped = super().hand_back(other)

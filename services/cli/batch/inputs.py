@@ -24,10 +24,10 @@ class InputOptions:
     """Options for converting an input file to requests.
 
     Attributes:
-        template: Prompt template for tables, in which ``{column}`` stands for the value in that column.
-        id_column: Column with each row's ``custom_id``. If None, the rows are named ``line-1``, ``line-2`` and so on.
-        body: Default fields of every request's body, such as ``model``.
-        system: System message of every request; None for none.
+        template: Prompt template for the rows of a table. ``{column}`` stands for the row's value in this column.
+        id_column: Column with each row's ``custom_id``. If None, the ids are ``line-1``, ``line-2`` and so on.
+        body: Fields for the body of each request, such as ``model``. A field that the input file sets is kept.
+        system: System message of each request; None if the requests get no system message.
     """
 
     template: str | None = None

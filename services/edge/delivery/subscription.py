@@ -48,11 +48,11 @@ class OpenRequest:
     """The data of a request that its streams need.
 
     Attributes:
-        at: When the request reached the host of an edge, in microseconds since the epoch. The edge reads the request a
+        at: When the request reached the host of its edge, in microseconds since the epoch. The edge reads the request a
             little later.
         waited_ms: Time from ``at`` until the request was written to the log, in milliseconds. For a resumed stream, it
-            is ``Request.waited_ms``, which leaves out the time before the edge read the request.
-        total_ms: The total deadline: milliseconds from when the edge read the request.
+            is ``Request.waited_ms``, which counts only from the moment at which the edge read the request.
+        total_ms: The total deadline, in milliseconds from the moment at which the edge read the request.
     """
 
     request_id: str

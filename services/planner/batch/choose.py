@@ -11,9 +11,12 @@ from services.planner.batch.ways import BatchJob, Way
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The chosen way to run a batch job. ``question`` is the criterion, such as ``fastest``.
+    """The way to run a batch job that was chosen by one criterion.
 
-    ``way`` is None if no way is suitable.
+    Attributes:
+        question: The criterion, such as ``fastest``.
+        way: The chosen way; None if no way is suitable.
+        why: An explanation for people.
     """
 
     question: str

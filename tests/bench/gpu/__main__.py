@@ -1,9 +1,10 @@
-"""``python -m tests.bench.gpu``: measure the rows of RESULTS.md that need a GPU, with one command, in half an hour.
+"""``python -m tests.bench.gpu``: measure the rows of RESULTS.md that need a GPU. This takes half an hour.
 
-Stages, in this order: install, ceilings, plain, speculation, runners, kv, schedule, again, report. The results of each
-finished arm are kept in ``--folder``. If a run is cut off, the same command continues it. An arm is not started if it
-would probably not end within ``--limit-s``. If no model folders are given, the models have random weights in the shapes
-of Gemma 3, and the acceptance of drafts is forced.
+The stages run in this order: install, ceilings, plain, speculation, runners, kv, schedule, again, report. They are
+described in ``tests/bench/gpu/README.md``. The results of each finished arm are kept in ``--folder``. If a run is cut
+off, the same command continues it. An arm starts only if it is expected to end before ``--limit-s`` seconds are over.
+Without ``--target`` and ``--draft``, the models have random weights in the shapes of Gemma 3, and vLLM is forced to
+accept a fixed share of the drafts.
 """
 
 import argparse
@@ -83,7 +84,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure(args: argparse.Namespace, stages: tuple[str, ...], state: State, deadline: float) -> list[str]:
-    """Run the arms that are not measured yet, until ``deadline``. Return the names of the runs that are left."""
+    """Do the runs that have no result yet, until ``deadline``. Return the names of the runs that still have none."""
     python = python_with_vllm(args.folder)
     if python is None:
         sys.exit(

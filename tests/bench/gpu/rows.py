@@ -26,7 +26,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table.
+    """One row of a table of RESULTS.md.
 
     ``measured`` is None if nothing was measured. ``predicted`` is None if no formula predicts the value.
     """

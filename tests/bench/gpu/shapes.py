@@ -36,7 +36,7 @@ SHAPES = {
 
 
 def make(root: Path, name: str) -> Path:
-    """Create the model folder of the shape with this name below ``root``, and return its path."""
+    """Create the folder ``name`` in ``root`` for a model with the shape ``SHAPES[name]``. Return the folder's path."""
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
     config = GEMMA | SHAPES[name]

@@ -109,13 +109,13 @@ def session(timeout_s: float) -> aiohttp.ClientSession:
 
 
 async def closed_loop(ask: Ask, *, streams: int, requests: int, first: int = 0) -> list[Answer]:
-    """Keep ``streams`` requests in progress until every request was answered. Return all answers.
+    """Send ``requests`` requests, at most ``streams`` at once. Return all answers.
 
     Args:
         ask: Function that sends one request.
         streams: Number of concurrent requests.
         requests: Total number of requests.
-        first: Number of the first request.
+        first: Number of the first request; ``ask`` gets each request's number.
     """
     numbers = iter(range(first, first + requests))
     answers: list[Answer] = []

@@ -55,7 +55,7 @@ _MOST: Final = 3_600_000
 
 
 class ScheduleError(ValueError):
-    """No schedule can be read from the name of the requested model."""
+    """The name of the requested model does not describe a valid schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A client that only measures time. It sends one question after another over one connection, with blocking sockets.
 
-The client uses no event loop and runs in its own process, because an event loop would add the work for other answers to
-the time of an answer. ``tests.bench.ledger`` starts it. It prints one JSON line per answer::
+The client uses no event loop and runs in its own process. In a shared event loop, the measured time of an answer would
+include work for other answers. ``tests.bench.ledger`` starts the client. It prints one JSON line per answer::
 
     {"id": ..., "begin": ..., "end": ..., "read": ...}     wall-clock time in seconds
 
@@ -36,7 +36,7 @@ def receive(connection: socket.socket) -> tuple[bytes, float]:
 
 
 def main() -> None:
-    """Ask ``count`` questions. Their numbers start at ``first`` and increase by ``step``.
+    """Ask ``count`` questions, generated from the numbers ``first``, ``first + step``, ``first + 2 * step`` and so on.
 
     The command line is HOST PORT MODEL COUNT FIRST STEP MAX_TOKENS.
     """

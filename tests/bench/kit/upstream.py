@@ -35,13 +35,13 @@ class BadRequest(Exception):
 
 
 class Journal:
-    """The server's journal: a JSON object per line for each event of a request. ``at_s`` is the wall-clock time."""
+    """The server's journal. Each line is a JSON object about an event of a request. ``at_s`` is the wall-clock time."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file
 
     def note(self, event: str, **fields: Any) -> None:
-        """Append one line, if there is a file."""
+        """Append one line to the file. Do nothing if the journal has no file."""
         if self._file is not None:
             self._file.write(json.dumps({"event": event, "at_s": time.time()} | fields) + "\n")
             self._file.flush()

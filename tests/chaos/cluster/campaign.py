@@ -28,8 +28,8 @@ class Campaign:
 
     Attributes:
         stopping: Whether the clients send no more requests.
-        open_readers: Readers of the requests that are being read now.
-        readers: Readers of the requests that have ended.
+        open_readers: The ``Reader`` of each request that has not ended.
+        readers: The ``Reader`` of each request that has ended.
         refused: Number of requests that were not accepted by an edge.
     """
 

@@ -39,7 +39,7 @@ class Striker:
                 self._strike()
 
     async def settle(self):
-        """Wait until all faults have ended. Then start the process of each place that is not ready."""
+        """Wait until all faults have ended. Then start every process that is not ready."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for place in self._tree.places:
             if not place.ready:
@@ -148,7 +148,7 @@ class Striker:
 
 
 async def roll(tree, times, campaign):
-    """Restart each process ``times`` times, one at a time, in ``UPGRADE_ORDER``. Return the restarts as faults."""
+    """Restart all processes ``times`` times, one by one in ``UPGRADE_ORDER``. Return a ``Fault`` for each restart."""
     faults = []
     for _ in range(times):
         for place in [place for service in UPGRADE_ORDER for place in tree.live(service)]:

@@ -2,8 +2,8 @@
 
 The checks use plain JSON and strings, and no code of the product. These are the kinds of violations:
 
-lost        an accepted request that is not on its topic, a request without a ``Closed``, a client that gets no more ops
-            of an open request, or a completed answer of which the client has only a part
+lost        an accepted request that is not on its topic, a request without a ``Closed``, a client that never gets the
+            end of its answer, or a completed answer of which the client has only a part
 twice       an op that a client received again or out of order
 mixed       a screen that is not the beginning of one run's text, or that goes back to an earlier attempt
 withdrawn   a screen with text that the edge was not allowed to show: recalled text, text after the withdrawal of the
@@ -31,13 +31,13 @@ HISTORY_FIELDS = (
 
 @dataclass
 class Told:
-    """What Kafka has about one request.
+    """The records of one request, as they were read from Kafka.
 
     Attributes:
         requests: Number of records on ``railbus.requests``.
         events: The request's records on the stream log, as (offset, kind, event), in the order of the log.
-        written: For each attempt, the number of its records on the topics whose names begin with ``railbus.requests``.
-        begun_ms: When the broker appended each record of the kind ``Started``, in the order of the log.
+        written: Number of records of each attempt on all topics whose names begin with ``railbus.requests``.
+        begun_ms: Append times of the ``Started`` records, in milliseconds since the epoch, in the order of the log.
     """
 
     partition: int = -1
@@ -63,8 +63,6 @@ class DoubleTake(NamedTuple):
 
 @dataclass
 class Findings:
-    """The result of a campaign."""
-
     requests: int = 0
     chunks: int = 0
     chunks_again: int = 0
@@ -85,7 +83,7 @@ class Findings:
 
 
 def history(events):
-    """Return the events of one request as lines of text, without the answer's text. Chunks in a row are one line."""
+    """Return one line for each event, and one for consecutive chunks of a run. The answer's text is left out."""
     lines, before = [], None
     for offset, kind, event in events:
         run = event["run"] if kind == "Chunk" else None
@@ -98,7 +96,7 @@ def history(events):
 
 
 async def read_log(bootstrap):
-    """Read all records of the topics. Return what Kafka has about each request, by id, and the dead letters."""
+    """Read all records of the topics. Return a dict from request ids to ``Told``, and the dead letters."""
     told, dead = defaultdict(Told), []
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest")
     await consumer.start()
@@ -200,8 +198,8 @@ class _Run:
     Attributes:
         text: The text before any recall.
         shown: The text in which each recalled span is replaced.
-        lengths: The lengths that a client's screen may have. The screen is empty, or has ``shown`` up to the end of a
-            chunk, or up to the start or end of a replacement.
+        lengths: The lengths, in characters, that the text on a client's screen may have: 0, and each position in
+            ``shown`` at which a chunk ends or a replacement starts or ends.
         stopped: The replacement for the whole text, if a recall has stopped the run.
     """
 
@@ -221,7 +219,7 @@ class _Run:
             self.next += 1
 
     def take_back(self, start, end, replacement):
-        """Recall a span of the text. If recalled spans overlap, the earliest recall decides about the common part."""
+        """Recall a span of the text. Where spans overlap, the one that was recalled first applies."""
         if (start, end, replacement) in self.spans:
             return
         self.spans.append((start, end, replacement))
@@ -232,7 +230,7 @@ class _Run:
             start += len(self.pieces[seq])
 
     def has(self, visible):
-        """Return whether ``visible`` is a text that a client's screen may have for this run. See ``lengths``."""
+        """Return whether ``visible`` is the beginning of ``shown``, and its length is in ``lengths``."""
         return len(visible) in self.lengths and self.shown.startswith(visible)
 
     def _forget(self):
@@ -256,7 +254,7 @@ class _Run:
 
 
 class _Screening:
-    """The check of one client's screen after each op, against the records up to the op's position on the log."""
+    """A check of one client's screen: after each op, it must fit the records up to the op's position on the log."""
 
     def __init__(self, found, reader, one):
         self._found, self._reader, self._one = found, reader, one

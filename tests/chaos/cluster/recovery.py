@@ -18,8 +18,8 @@ class Fault:
         over_ms: When everything worked again after the fault. None until then.
         open: Number of requests that were open when the fault began, and have not continued since. A request continues
             when its client receives an op or the end.
-        last_s: Seconds from the fault's beginning until the latest time at which one of the open requests continued.
-            None if none has continued.
+        last_s: Seconds from the fault's beginning until the newest continuation of one of these requests. None if none
+            has continued.
     """
 
     def __init__(self, kind, readers):
@@ -48,9 +48,9 @@ class Recovery(NamedTuple):
     Attributes:
         times: Number of faults.
         never: Number of faults after which at least one open answer did not continue.
-        p50_s, p99_s, longest_s: Median, p99 and maximum of the seconds from a fault's beginning until the last open
-            answer continued. The time of a fault that ``never`` counts is infinite. None if no answer was open at any
-            fault.
+        p50_s, p99_s, longest_s: Median, p99 and maximum of a fault's recovery time in seconds: the time from the
+            fault's beginning until every answer that was open then had continued. It is infinite if an answer did not
+            continue. The three attributes are None if no answer was open at any fault.
     """
 
     kind: str
@@ -83,11 +83,11 @@ def _rank(times, share):
 
 
 def blame(double_takes, faults):
-    """Count the attempts that two runs executed, by what led to the second run.
+    """Count the attempts that were executed twice, by the cause of the second execution.
 
-    If the record that asks for the attempt was written to Kafka more than once, this led to the second run. Otherwise,
-    a fault of workers or Kafka is blamed: the latest one that was still active when the second run began, or that had
-    ended at most ``AFTER_S`` seconds before. Such attempts are counted by the kind of this fault.
+    If the record that asks for the attempt was written to Kafka more than once, this is the cause. Otherwise, the cause
+    is the kind of a fault of workers or Kafka that was active when the second execution began, or that had ended at
+    most ``AFTER_S`` seconds before. Of several such faults, the one that began last counts.
     """
     found = Counter()
     for double in double_takes:

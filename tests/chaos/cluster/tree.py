@@ -1,6 +1,6 @@
 """Services and their broker, with two processes of each service except the Vertex worker.
 
-Each process runs in a place. A place keeps its name and its port if its process is replaced.
+A ``Place`` runs one process of a service. If another process replaces it, the name and the port stay the same.
 """
 
 import asyncio
@@ -77,11 +77,10 @@ class Place:
 
 
 class ClusterTree:
-    """A broker, which is a Kafka cluster or the embedded broker (``nodes=0``), and the processes of the services.
+    """The processes of the services, and a broker: a Kafka cluster or, with ``nodes=0``, the embedded broker.
 
     Attributes:
-        places: The places, each with one process of a service. A fault may add a third place to the two places of a
-            service. Another fault may remove one of three places.
+        places: Each place runs one process of a service. Faults may add and remove places.
         trouble: Descriptions of what went wrong, such as a process that ended by itself.
     """
 
@@ -143,7 +142,7 @@ class ClusterTree:
         return made
 
     def live(self, service):
-        """Return the places of a service whose processes serve now and are not the target of a fault."""
+        """Return the places of a service that are ready and not the target of a fault."""
         return [place for place in self.places if place.service == service and place.ready and not place.busy]
 
     def edges(self):

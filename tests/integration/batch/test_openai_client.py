@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 async def edge(lab, tmp_path):
-    """Start a whole tree, and yield a function that returns a client of the edge with the API key of a tenant."""
+    """Start the services, and yield a function that returns an OpenAI client with the API key of a tenant."""
     await lab.tree()
     keys = tmp_path / "keys.json"
     hashes = {hashlib.sha256(name.encode()).hexdigest(): name for name in ("acme", "other")}

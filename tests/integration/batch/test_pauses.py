@@ -1,6 +1,7 @@
 """Test that jobs are completed although a batch service is paused for longer than its session timeout.
 
-Meanwhile another batch service takes the job over. The paused one then continues beside or after the other one.
+During the pause, a second batch service takes the job over. When the pause ends, the second service is dead in one
+test, and still runs in the other test.
 """
 
 import signal

@@ -26,7 +26,7 @@ def settings(embedded_broker: Broker) -> BusSettings:
 
 @pytest.fixture
 def new_topic(settings: BusSettings) -> NewTopic:
-    """Return a function that creates a copy of the stream log's topic, which only this test uses."""
+    """Return a function that creates a topic with the stream log's settings, for this test only."""
 
     async def make() -> Topic:
         topic = copy_of(STREAMS)

@@ -45,7 +45,7 @@ def said(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
 
 
 async def off_and_on(broker: Broker, away_s: float) -> None:
-    """Stop the broker, and start it again after ``away_s`` seconds. The event loop runs meanwhile."""
+    """Stop the broker, and start it again after ``away_s`` seconds, without blocking the event loop."""
     await asyncio.to_thread(broker.stop)
     await asyncio.sleep(away_s)
     await asyncio.to_thread(broker.start)
@@ -171,7 +171,7 @@ async def test_a_full_buffer_makes_callers_wait_and_loses_nothing(
 async def test_stopping_ends_all_calls_that_wait_for_a_full_buffer(
     own_embedded_broker: Broker, own: BusSettings, log: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a producer stops, all waiting calls fail, even if together they need more room than the whole buffer has."""
+    """When a producer stops, all waiting calls fail, even if their records together are larger than the buffer."""
     monkeypatch.setattr(producer_module, "BUFFER_BYTES", 20_000)
     monkeypatch.setattr(producer_module, "FLUSH_S", 0.1)
     producer = Producer(own, role=any_role(), name="test")

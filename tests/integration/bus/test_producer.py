@@ -215,7 +215,7 @@ async def test_a_topic_that_the_user_may_not_see_is_refused(
 ) -> None:
     """If the user may not see a topic, only the events for this topic are rejected.
 
-    aiokafka learns this from Apache Kafka's metadata and raises an error. Here the test raises the error.
+    With Apache Kafka, aiokafka raises an error for such a topic. Here the test raises this error.
     """
     hidden = copy_of(STREAMS, "hidden")
     send_batch = AIOKafkaProducer.send_batch

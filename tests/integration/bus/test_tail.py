@@ -237,9 +237,9 @@ async def test_what_a_handler_raises_ends_the_reader(settings: BusSettings, prod
 
 
 async def test_what_others_put_on_the_log(embedded_broker: Broker, settings: BusSettings, topic: Topic) -> None:
-    """The handler gets malformed records unchanged and compressed records decoded.
+    """The reader passes on malformed records unchanged, and reads compressed records like any others.
 
-    Records of unknown kinds or newer versions are skipped.
+    The reader skips records of unknown kinds or newer versions.
     """
     good = closed(request_in(0))
     value, headers = encode(good)

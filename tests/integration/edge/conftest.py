@@ -14,7 +14,7 @@ from tests.support.brokers import Broker
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Start an embedded broker for the edge tests alone, because all edges use the same topics."""
+    """Start an embedded broker for the edge tests alone, so that no other test writes to the topics of the edges."""
     broker = Broker("embedded", tmp_path_factory.mktemp("edge") / "data")
     broker.start()
     yield broker

@@ -85,7 +85,7 @@ class EdgeLab:
         return await self.until(self._unanswered_request)
 
     async def next_writer(self, **options: Any) -> AnswerWriter:
-        """Wait for the next request, and return a writer of its answer."""
+        """Wait for the next request, and return an ``AnswerWriter``, which makes the events of its answer."""
         request = await self.next_request()
         return writer_for(request, **options)
 
@@ -205,7 +205,7 @@ async def _opened(call: Any) -> Any:
 
 
 def writer_for(request: Request, **options: Any) -> AnswerWriter:
-    """Return a writer of the request's answer."""
+    """Return an ``AnswerWriter``, which makes the events of the request's answer."""
     return AnswerWriter(request.request_id, request.tenant, delivery=request.delivery, **options)
 
 

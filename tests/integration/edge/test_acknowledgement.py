@@ -76,7 +76,10 @@ async def test_what_is_not_acknowledged_by_the_total_deadline_is_an_error(own_br
 
 
 class SilentProducer(Producer):
-    """A producer that writes no requests. They fail with ``error``, or are never acknowledged if ``error`` is None."""
+    """A producer that writes no requests.
+
+    Each request fails with ``error``. If ``error`` is None, no request is ever acknowledged.
+    """
 
     def __init__(self, producer, error=None):
         self.__dict__.update(producer.__dict__)
@@ -99,7 +102,7 @@ def with_producer(lab, url, error=None):
 
 
 async def test_an_event_of_the_request_proves_as_much_as_the_acknowledgement(lab):
-    """If a worker's first token comes before the broker's acknowledgement, the edge sends the token at once."""
+    """The edge sends text that it reads on the log, even if the broker has not acknowledged the request yet."""
     url = await lab.edge()
     service, _ = with_producer(lab, url)
     async with lab.open_stream(url) as client:

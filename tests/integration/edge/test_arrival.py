@@ -98,7 +98,7 @@ async def test_a_request_sent_ahead_counts_from_the_answer_before_it(lab):
 
 
 async def test_a_body_that_comes_after_its_head(lab):
-    """Neither the waiting time nor a deadline includes the time that a client takes to send its request."""
+    """A request's waiting time and deadlines start no earlier than the arrival of its last byte."""
     url = await lab.edge()
     head, _, body = post().partition(b"\r\n\r\n")
     with connected(url) as client:

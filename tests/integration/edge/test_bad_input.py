@@ -149,7 +149,7 @@ async def test_an_unknown_class_is_one_clear_error(lab, url):
 
 
 async def test_http_1_0(lab, url):
-    """Over HTTP/1.0, which has no chunked body, the stream ends with the connection."""
+    """Over HTTP/1.0, which has no chunked body, the edge closes the connection at the end of the stream."""
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     body = b'{"stream": true, "messages": [{"role": "user", "content": "hi"}]}'

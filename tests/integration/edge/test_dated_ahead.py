@@ -1,6 +1,6 @@
-"""Test that answers can be resumed although a producer gave a record in their partition a timestamp in the future.
+"""Test that an answer can be resumed even if a producer dated another record of its partition in the future.
 
-The broker sets the timestamp of each record itself, so a search by time still finds the answers.
+The broker sets the timestamp of each record itself, so a search by time still finds the answer.
 """
 
 from aiokafka import AIOKafkaProducer

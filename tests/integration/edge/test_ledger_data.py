@@ -41,15 +41,15 @@ async def publish(lab):
 def first_asked_s():
     """Return the time of the first call, so that all tests of this module use the same time.
 
-    The time of the import could be an hour earlier. Windows of that age are not shown.
+    The time of the import would not do: it could be an hour earlier, and the edge does not show windows of that age.
     """
     return time.time()
 
 
 def windows(tenant, count, part=0):
-    """Return the ledger's windows for ``count`` requests of a tenant. All of them were closed in the same minute.
+    """Return the ledger's windows for ``count`` requests of a tenant. ``part`` is the partition of their accounts.
 
-    The minute is the same in each call. ``part`` is the partition of the accounts.
+    All requests were closed at the same time, which is also the same in each call.
     """
     now_s = first_asked_s()
     events = [event for number in range(count) for event in request_at(number, 5, now_s, tenant=tenant)]
@@ -62,7 +62,7 @@ async def data(lab, url, headers=None, **query):
 
 
 async def live(lab, url, count, headers=None, **query):
-    """Wait until the ledger's data shows ``count`` requests and the whole log was read, and return the data."""
+    """Wait until the edge has read the ledger topic to its end and reports ``count`` requests. Return its report."""
 
     async def shown():
         status, found = await data(lab, url, headers, **query)

@@ -225,7 +225,7 @@ async def test_the_same_request_twice(lab, redis_url, shared):
 
 @pytest.mark.parametrize("behind_s", [300, -300])
 async def test_an_edge_whose_clock_is_wrong_writes_ids_that_others_find(lab, redis_url, monkeypatch, behind_s):
-    """A repeated idempotency key gets the first answer at another edge, although the first edge's clock was wrong."""
+    """A repeated idempotency key gets the first answer, even if the edge that served it first had a wrong clock."""
     first, second = await lab.edge(redis_url=redis_url), await lab.edge(redis_url=redis_url)
     once = {"Idempotency-Key": "k1"}
     with monkeypatch.context() as patch:

@@ -13,7 +13,7 @@ from tests.integration.edge.lab import ASK, PARTITIONS
 async def write_as_newer(lab, event, after=()):
     """Write an event to the stream log as a future version of Railbus would write it.
 
-    Write the events in ``after`` before it, in the same record batch and in today's format. An edge gets the whole
+    The events in ``after`` precede this event in the same record batch, in today's format. An edge gets the whole
     batch at once.
     """
     value, headers = encode(event)

@@ -1,4 +1,4 @@
-"""Test that the official OpenAI client works unchanged, and gets recalls and refusals in the form that OpenAI uses."""
+"""Test that the official OpenAI client works unchanged, also when a prompt is denied or text is taken back."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ MESSAGES = [{"role": "developer", "content": "Be brief."}, {"role": "user", "con
 def patient_status(monkeypatch):
     """Let the edge wait longer for the first op before it sends the status 200.
 
-    So a request that fails before its first op gets the HTTP status of the error, even on a busy machine.
+    A request that fails before its first op then gets the HTTP status of its error, even on a busy machine.
     """
     monkeypatch.setattr(responses, "FIRST_OP_TIMEOUT_S", PATIENCE_S)
 

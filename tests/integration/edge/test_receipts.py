@@ -1,4 +1,4 @@
-"""Test that the log records what was sent on each connection, so that a replay can prove it."""
+"""Test that receipts on the log record what was sent on each connection, and why the connection ended."""
 
 import asyncio
 import hashlib

@@ -76,7 +76,7 @@ async def test_a_running_answer_is_resumed_on_another_edge(lab):
 
 
 async def test_the_edge_that_saw_an_answer_reads_only_its_records_again(lab, monkeypatch):
-    """To repeat an answer, the edge that streamed it reads the log only from the answer's first event to its newest."""
+    """To repeat an answer that it streamed, an edge reads only the part of the log that has the answer's events."""
     reads = []
     history = LogLookup.history
 
@@ -112,7 +112,7 @@ async def test_the_edge_that_saw_an_answer_reads_only_its_records_again(lab, mon
 
 @pytest.mark.parametrize("kind", ["Recall", "Verdict", "Cutover"])
 async def test_what_may_take_text_back_and_cannot_be_read_ends_the_stream(lab, kind):
-    """An edge ends the stream at a recall, verdict or cutover that it cannot read, because that may take text back."""
+    """An edge ends the stream at a recall, verdict or cutover that it cannot read. Such an event may take text back."""
     url = await lab.edge()
     async with lab.open_stream(url) as client:
         writer = await lab.next_writer()

@@ -1,4 +1,4 @@
-"""Tests of an edge with a TLS certificate, which speaks only HTTPS, and of who may read metrics and models."""
+"""Test that an edge with a TLS certificate speaks only HTTPS, and who may read the metrics and the list of models."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""A test lab of generators on a real log. The test plays apps that send requests and the router that cancels them."""
+"""A lab with generators on a real log. The test acts as the apps that send requests, and as the router."""
 
 import random
 import time
@@ -65,7 +65,7 @@ class GeneratorLab(Lab):
         return self.events(request_id, Finished, Failed)[0]
 
     async def begun_for_good(self, *request_ids):
-        """Wait until the group's committed offsets are past these requests, so that no generator reads them again."""
+        """Wait until the generators' consumer group has committed these requests. No generator reads them again."""
 
         def records():
             wanted = (record for record in self.log if record.topic == REQUESTS.name)

@@ -94,7 +94,7 @@ def refuses(status, body=b"", **headers):
 
 
 def breaks_off(*texts, when):
-    """Return a script for ``Upstream`` that streams texts, waits for the event ``when``, and aborts the connection.
+    """Return a script for ``Upstream`` that streams texts, waits until ``when`` is set, and aborts the connection.
 
     The client may lose texts that it has not read by then.
     """

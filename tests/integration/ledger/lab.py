@@ -1,4 +1,4 @@
-"""A test lab of a real ledger on a real broker. The test plays the router and the edge."""
+"""Run a real ledger with a real broker. The test itself writes the events of the router and the edge."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ class Lab:
         return totals_of_windows(books.all_windows())
 
     async def published(self):
-        """Return the sums of the newest windows on ``railbus.ledger``."""
+        """Return the sums over ``railbus.ledger``, with only the newest version of each window."""
         return totals_of_windows(newest(await self.windows()))
 
     async def windows(self):

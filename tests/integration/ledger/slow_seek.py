@@ -1,7 +1,7 @@
 """Defect: a ledger that pauses while it starts. Run it with ``python -m tests.integration.ledger.slow_seek``.
 
-After Faust has sought to the offsets at which it begins, the ledger waits for a second, while records arrive. Such a
-pause happens on a busy machine.
+The ledger waits for a second after it has sought to its start offsets. Meanwhile, records arrive. Such a pause happens
+on a busy machine.
 """
 
 import asyncio

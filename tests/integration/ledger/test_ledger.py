@@ -158,7 +158,7 @@ async def test_kills_a_lost_folder_repetitions_and_late_events_change_no_sum(lab
 
 
 async def test_a_week_is_added_up_however_often_its_windows_were_published(lab, monkeypatch):
-    """A window that was published many times counts once towards the maximum number of windows."""
+    """A window that was published many times counts as one window when ``MAX_WINDOWS`` is checked."""
     monkeypatch.setattr("services.cli.commands.ledger.MAX_WINDOWS", 10)
     books, random_ = PartitionBooks(0, BooksConfig()), random.Random(6)
     producer = Producer(lab.bus, role="ledger", name="ledger/1")

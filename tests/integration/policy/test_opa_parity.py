@@ -27,7 +27,7 @@ def opa(request, tmp_path):
 
 
 def asked_of(policy):
-    """Yield questions to Rego: those of the golden cases, and one about each combination of tenant, category and side.
+    """Yield the Rego questions of the policy's test cases, and one about each combination of tenant, category and side.
 
     The side is ``input`` (the prompt) or ``output`` (the answer).
     """

@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 class Recorder(Core):
-    """A core that records each call of the processor, and answers every record with the effects ``answer``."""
+    """A core that lists the processor's calls in ``told``, and returns the effects ``answer`` for every record."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
@@ -151,7 +151,7 @@ async def test_a_second_member_takes_its_share_and_what_is_kept_notices_nothing(
 async def test_the_clock_decides_only_after_what_stands_on_the_log_was_read(
     settings: BusSettings, topics: list[Topic], group: str
 ) -> None:
-    """After a pause of the process, records that were written in the pause reach the core before a tick that is due."""
+    """When a paused process continues, the core gets the records written during the pause before a tick that is due."""
     core, another = Recorder(), Another(settings)
 
     async def read_at_once() -> bool:

@@ -1,4 +1,4 @@
-"""Test that batch requests wait for the rails, and are not denied because of a queue or a brief failure."""
+"""Test that a batch request waits for a late or broken rail, and is denied only if the rail stays broken."""
 
 from services.policy import load
 from tests.integration.rails.lab import copy_patient_policy, make_request

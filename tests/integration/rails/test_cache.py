@@ -1,7 +1,6 @@
 """Tests of the cache of the rails' answers, in memory and in a real Redis.
 
-The cache finds only answers about the same prompt, its keys contain no text of a prompt, and it delays no prompt for
-long.
+The keys of the cache contain no text of a prompt. No prompt waits long for Redis.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ async def opened(url):
 
 @pytest.fixture
 def patient(monkeypatch):
-    """Let the cache wait longer for Redis, so that a busy machine does not change what the cache finds."""
+    """Let the cache wait longer for Redis, so that its lookups do not time out on a busy machine."""
     monkeypatch.setattr(module, "WAIT_S", 10.0)
     monkeypatch.setattr(module, "CONNECT_S", 20.0)
 

@@ -1,4 +1,4 @@
-"""Test that a rails process stops cleanly although Redis closes its connection slowly or never answers."""
+"""Test that a rails process stops cleanly even if Redis closes its connection slowly or never answers."""
 
 import socket
 

@@ -93,8 +93,8 @@ async def test_request_that_expired_without_a_router_is_closed_by_the_next(lab: 
 async def test_outage_longer_than_any_deadline_leaves_nothing_open(lab: RouterLab) -> None:
     """After an outage of all routers that was longer than any deadline, the next router closes every request.
 
-    A starting router goes back by twice the longest deadline, from the newest ``Account``. The outage here is longer
-    than that.
+    A starting router reads the log from the time of the newest ``Account`` minus twice the longest interactive
+    deadline. The outage here is longer than twice this deadline.
     """
     env = {"RAILBUS_TOTAL_MAX_MS": "1000"}
     before, answered, waits = RequestEvents(), RequestEvents(), RequestEvents()
@@ -130,7 +130,7 @@ async def test_router_gets_ready_whatever_the_newest_dead_letter_is(lab: RouterL
 
 
 async def test_killed_routers_close_every_request_once(lab: RouterLab) -> None:
-    """Each request is closed once, although the router is killed three times while requests end in different ways."""
+    """If the router is killed three times, each request that fails, expires or is cancelled is still closed once."""
     total_ms, kills = 2_500, 3
     instance = {"RAILBUS_ROUTER_INSTANCE": "only", "RAILBUS_CLIENT_GRACE_MS": "300"}
     people: list[RequestEvents] = []
@@ -173,9 +173,9 @@ async def test_killed_routers_close_every_request_once(lab: RouterLab) -> None:
 
 
 async def test_batch_request_outlives_what_a_router_usually_reads_again(lab: RouterLab) -> None:
-    """If a batch request is older than the part of the log that a new router usually reads, the router still finds it.
+    """A new router closes a batch request that is older than the part of the log that new routers usually read.
 
-    ``open_since`` of the partition's newest account is the time from which the new router must read.
+    The field ``open_since`` of the partition's newest account tells the new router from which time to read.
     """
     env = {"RAILBUS_TOTAL_MAX_MS": "1000"}
     router = await lab.run(**env)

@@ -1,4 +1,4 @@
-"""Tests of fallbacks by the router's process on a real broker, also while routers join, stop and are killed."""
+"""Test fallbacks with real router processes and a real broker, also while routers join, stop and are killed."""
 
 import asyncio
 import contextlib

@@ -23,7 +23,7 @@ class SafetyLab(Lab):
 
 
 class FreshAnswer(RunWriter):
-    """A writer of the events of one answer, whose request was received just now."""
+    """A ``RunWriter`` with a new request id and the present time."""
 
     def __init__(self, number, **options):
         super().__init__(**options)

@@ -1,4 +1,4 @@
-"""Test that `railbus audit rejudge` reports exactly the recalls that another policy would have made differently."""
+"""Test that `railbus audit rejudge` reports exactly the decisions that another policy would change."""
 
 import asyncio
 import json

@@ -40,8 +40,8 @@ class TracerLab(Lab):
     async def play(self, chunks=4, *, traceparent=None, receipt=True):
         """Write the events of one request, one at a time, and return the request's id.
 
-        On a busy machine, the receipt may be appended more than ``LINGER_US`` after the account. The tracer does not
-        wait so long for a receipt. In this case, start over with another request.
+        After the account, the tracer waits for the receipt for ``LINGER_US`` at most. If the receipt was appended later
+        than that, because the machine is busy, write the events of another request and return its id.
         """
         made = RequestEvents(deadlines=PATIENT)
         trace = traceparent or traceparent_for(made.id, secrets.randbits(64))

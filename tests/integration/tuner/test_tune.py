@@ -124,7 +124,7 @@ def test_a_mistake_is_one_line(tmp_path, flags, said):
 @pytest.mark.llama
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="needs the embedded engine's wheel")
 async def test_what_a_lossy_change_costs_is_measured_on_a_real_model(monkeypatch):
-    """The loss of quality through a lossy change is measured on a real model, with a few tasks.
+    """The tuner measures on a real model how much quality a lossy setting costs. This test uses only a few tasks.
 
     `python -m tests.bench.tune_planted llama` runs all tasks, and measures the speed, too.
     """

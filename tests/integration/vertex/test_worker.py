@@ -48,7 +48,7 @@ class Cloud:
         return await asyncio.to_thread(get)
 
     async def counted(self, name: str, count: int) -> None:
-        """Wait until the emulator's counter ``name`` has this value."""
+        """Wait until the emulator's counter ``name`` has the value ``count``."""
         async with asyncio.timeout(60):
             while (await self.stats()).get(name, 0) != count:  # noqa: ASYNC110 - another process counts
                 await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Test that an archive's sealed (encrypted) texts need a key to be read, but no key for the check of the hash chain."""
+"""Test that sealed (encrypted) texts cannot be read without a key, but an archive's hash chain can be checked."""
 
 import sqlite3
 from contextlib import closing
@@ -63,9 +63,9 @@ def test_without_them_no_text_is(sealed):
 
 @pytest.mark.parametrize("kind", ["Started", "Account", "Closed"])
 def test_a_request_with_the_kind_of_an_event_without_text_is_sealed(tmp_path, kind):
-    """A request is sealed even if its record wrongly has the kind of an event without text.
+    """A request is sealed even if the header ``kind`` of its record wrongly names a kind that is not sealed.
 
-    No service can read such a record, but a program may write one by mistake, and it contains a prompt.
+    No service can read such a record. But a program may write one by mistake, and the record contains a prompt.
     """
     (record,) = stored([RequestEvents().request], REQUESTS.name, begin_ms=now_ms())
     record = record._replace(headers=(("kind", kind.encode()), ("v", b"1")))
@@ -149,7 +149,7 @@ def test_a_key_store_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatc
 
 
 def test_while_the_key_store_is_locked_the_archiver_may_try_again(tmp_path, monkeypatch):
-    """While another process locks the key store, ``make`` raises an ``OSError``. Afterwards, it succeeds.
+    """``KeyStore.make`` raises an ``OSError`` while another process locks the key store, and succeeds afterwards.
 
     ``railbus audit forget`` may lock a large key store for longer than the archiver waits.
     """

@@ -60,9 +60,9 @@ async def test_the_end_of_the_range_may_be_the_last_day_of_all(tmp_path):
 
 
 async def test_a_request_of_an_edge_whose_clock_is_ahead_is_read_whole(tmp_path):
-    """All events of a request are read, although the broker dated its first events on the day before the range.
+    """All events of a request are read, although the broker appended the first two on the day before the range.
 
-    The time in the request's id is in the range. This time comes from the edge's clock, which is ahead of the broker's.
+    The time in the request's id is in the range, because the edge's clock is ahead of the broker's clock.
     """
     at_ms = time_ms(request_id())
     records = stored(RunWriter().whole(["ab", "cd"]), STREAMS.name, begin_ms=DAY_MS * (at_ms // DAY_MS) - 2)

@@ -1,4 +1,4 @@
-"""Test that ``verify`` reports each change of an archive's files at the right place, and nothing else."""
+"""Test that ``verify`` reports the place of each change in an archive's files, and raises no false alarm."""
 
 import pytest
 
@@ -70,8 +70,7 @@ def test_a_column_name_that_is_no_text_is_named(damaged):
 def test_a_file_in_the_folder_of_another_day_is_named(tmp_path):
     """``verify`` reports a data file that is in the folder of one day, but has records of another day.
 
-    If a search starts at a given day, it does not look into the folders of earlier days. So it would miss the records
-    of a file that is in the folder of an earlier day than its records.
+    A search that starts at a given day skips the folders of earlier days. So it would miss newer records in them.
     """
     log = [StoredRecord(STREAMS.name, 0, n, BEGIN_MS + n, b"key", b"value", ()) for n in range(4)]
     archive = make_archive(tmp_path / "archive", log, per_file=2)
@@ -88,10 +87,7 @@ def test_a_file_in_the_folder_of_another_day_is_named(tmp_path):
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_file_that_was_removed_casts_no_doubt_on_the_next(tmp_path, number):
-    """If a data file was removed, ``verify`` reports its missing records and nothing else.
-
-    The guide says that the oldest files may be removed, and that ``verify`` then reports only this.
-    """
+    """If a data file was removed, ``verify`` reports its missing records and nothing else."""
     log = [StoredRecord(STREAMS.name, 0, n, BEGIN_MS + n, b"key", b"value", ()) for n in range(8)]
     archive = make_archive(tmp_path / "archive", log, per_file=2)
     keys = Verifier([archive.public_pem])

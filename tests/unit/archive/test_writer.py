@@ -1,6 +1,6 @@
-"""Test how a writer adds records to an archive, continues after an earlier writer, and refuses an archive.
+"""Test how a writer adds records to an archive and continues after an earlier writer, and which archives are refused.
 
-The archive is in a folder or at a ``file://`` URI.
+Each archive is in a folder. The tests with the mark ``locations`` also run with the folder's ``file://`` URI.
 """
 
 import os

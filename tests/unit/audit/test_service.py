@@ -1,4 +1,4 @@
-"""Tests of the archiver: it is not ready while it cannot write, and does not archive records that the broker lost."""
+"""Test that an archiver does not stay ready if it cannot write, and drops buffered records if the broker loses them."""
 
 import asyncio
 import errno

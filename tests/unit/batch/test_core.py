@@ -1,4 +1,4 @@
-"""Test that each line of a job gets one result and no request is written twice, whenever a batch service is killed."""
+"""Test that each line gets one result and no request is written twice, no matter when a batch service is killed."""
 
 import random
 from collections import deque

@@ -1,4 +1,4 @@
-"""Tests of a batch service whose disk is temporarily full, and that may lose its job to another service meanwhile."""
+"""Tests of a batch service whose disk is full for a while, or which loses its job to another batch service."""
 
 import asyncio
 import errno
@@ -75,9 +75,9 @@ async def test_a_job_may_be_lost_before_its_file_is_synced(service):
 
 
 class Went(Exception):
-    """Raised by the mock of ``full_once`` on its second call, to end the service's work there.
+    """Exception that the mock of ``full_once`` raises on its second call.
 
-    So a test that gets this exception knows that the service tried again after the disk was full.
+    It tells a test that the service tried again after the disk was full.
     """
 
 

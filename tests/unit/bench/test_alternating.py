@@ -1,4 +1,4 @@
-"""Tests of ``median_interval``, which returns an interval that has the true median with a probability of 95 %."""
+"""Test that ``median_interval`` returns a 95 % confidence interval of the median."""
 
 import random
 
@@ -9,7 +9,10 @@ from tests.bench.alternating import median_interval
 
 @pytest.mark.parametrize(("count", "rank"), [(6, 1), (8, 1), (12, 3), (24, 7), (36, 12)])
 def test_the_interval_is_that_of_the_sign_test(count, rank):
-    """The ends of the interval have the ranks that tables of the sign test give for 95 %."""
+    """The ends of the interval are the values with rank ``rank`` from below and from above.
+
+    The ranks come from tables of the sign test for 95 %.
+    """
     values = random.Random(1).sample(range(count), count)
     assert median_interval([float(value) for value in values]) == (rank - 1, count - rank)
 

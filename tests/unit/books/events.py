@@ -34,10 +34,10 @@ def account(number=0, closed_s=1.0, *, tenant="acme", stages=None, **fields):
 
 
 def detached(number=0, closed_s=1.0, *, waited_ms=125.0, reason="complete", connection="c", **fields):
-    """Return a ``Detached`` event of the same request as that of ``account(number, closed_s)``.
+    """Return a ``Detached`` event for the request of ``account(number, closed_s)``.
 
     The connection ended ``waited_ms`` milliseconds after the request's arrival. ``fields`` replaces fields of the
-    receipt.
+    event.
     """
     closed_at = int((T0_S + closed_s) * 1_000_000)
     values = {

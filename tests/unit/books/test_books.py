@@ -148,10 +148,9 @@ def test_partitions_add_up(events, count):
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 10)), max_size=5),
 )
 def test_a_crash_at_any_change_and_reading_again_change_nothing(steps, crashes):
-    """If changes of the table are lost in a crash and events are read again, the sums are the same as without a crash.
+    """If a crash loses the last changes of the ledger's state, the final sums are the same as without the crash.
 
-    After the crash, the table has a prefix of the changes. Reading continues after the last event whose changes are all
-    in the prefix.
+    Reading continues after the last event of which no change was lost.
     """
     steps = sorted(((closed_ms(event) + wait, event) for wait, event in steps), key=lambda step: step[0])
     clean = PartitionBooks(0, SHORT)
@@ -191,11 +190,7 @@ def test_a_crash_at_any_change_and_reading_again_change_nothing(steps, crashes):
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12)), max_size=5),
 )
 def test_a_crash_within_a_batch_of_changes_and_rereading_change_nothing(steps, sizes, crashes):
-    """If a part of a batch of changes is lost in a crash and events are read again, the sums stay the same.
-
-    After the crash, the table has a prefix of what the batch wrote. Reading continues after the last batch that is
-    complete in the table.
-    """
+    """If a crash loses the last changes of a batch, and the batch's events are read again, the sums stay the same."""
     steps = sorted(((closed_ms(event) + wait, event) for wait, event in steps), key=lambda step: step[0])
     clean = PartitionBooks(0, SHORT)
     for wait, event in steps:
@@ -289,10 +284,6 @@ def test_an_end_says_nothing_of_what_came_after_the_question():
 
 @pytest.mark.parametrize("receipt_first", [False, True])
 def test_the_receipt_of_a_request_that_was_open_for_hours_counts(receipt_first):
-    """The receipt of a request that was open for five hours still counts.
-
-    A request of the batch lane may wait for a day, and so may a client that asked over HTTP.
-    """
     open_s = 5 * 3_600
     asked = {"request_id": account().request_id, "lane": "batch"}
     closed = account(0, open_s, **asked, request_at=T0_S * 1_000_000, stages=StageTimes(worker_ms=open_s * 1e3))

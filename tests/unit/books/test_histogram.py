@@ -1,4 +1,4 @@
-"""Test that quantiles have at most the error ``RELATIVE_ERROR``, and that added values can be subtracted again."""
+"""Test that the relative error of a quantile is at most ``RELATIVE_ERROR``, and that added values can be subtracted."""
 
 import math
 

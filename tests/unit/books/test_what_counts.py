@@ -1,4 +1,4 @@
-"""Tests of the ledger: until when a late event still counts, and what exactly an event adds to each sum."""
+"""Test until when the ledger counts a late event, and what each event adds to the sums."""
 
 import pytest
 from msgspec.structs import replace
@@ -70,10 +70,7 @@ def test_the_next_owner_publishes_sealed_windows_again():
 
 
 def test_the_next_owner_deletes_what_the_one_before_did_not():
-    """A service that takes over a partition deletes entries of sealed windows that the previous owner left behind.
-
-    Otherwise, the table would grow with each takeover.
-    """
+    """A service that takes over a partition deletes entries of sealed windows that the previous owner left behind."""
     books, table = books_of(), {}
     for event in (account(number) for number in range(20)):
         table |= dict(books.take(event, T0_MS))

@@ -18,7 +18,7 @@ SMALL = {"retention.ms": "-1", "retention.bytes": str(8 * SMALLEST_SEGMENT_BYTES
 
 
 class Disk:
-    """A broker's data directory with one topic `t`. A test can close it, or leave it as a killed broker leaves it."""
+    """A broker's data directory with one topic `t`."""
 
     def __init__(self, folder: Path, config: dict[str, str] | None = None) -> None:
         self.folder = folder

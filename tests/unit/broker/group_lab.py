@@ -35,7 +35,7 @@ class Lab:
             self.answers[answer.ticket] = answer
 
     def join(self, member_id="", *, instance=None, metadata=b"m", protocols=None, id_required=False, kind="consumer"):
-        """Send a JoinGroup request. Return its ticket."""
+        """Send a JoinGroup request. Return its ticket: the key of the response in `answers`."""
         ticket = next(self._tickets)
         asked = JoinRequest(
             member_id=member_id,
@@ -108,7 +108,7 @@ class Lab:
 
 
 def restarted(lab: Lab) -> Lab:
-    """Return a lab with the group that a broker restores when the broker starts again after it was killed."""
+    """Return a new lab whose group is restored from the stored state of the old group, as after a broker restart."""
     after = Lab()
     after.now = 5
     after.group = ConsumerGroup.restored("g", lab.group.stable, after.now)

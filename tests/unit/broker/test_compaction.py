@@ -1,4 +1,4 @@
-"""Test that a compacted log has the newest record of each key at its original offset, however the broker ended."""
+"""Test that compaction keeps the newest record of each key at its offset, also if the broker was killed."""
 
 import shutil
 import tempfile
@@ -123,7 +123,7 @@ class ALogOfKeys(RuleBasedStateMachine):
         """Kill the broker, delete its index files and `state.json`, and start it again.
 
         The broker must then find the producers' sequence numbers from the batches alone, although compaction has
-        removed records from them.
+        removed some of the records in these batches.
         """
         self.disk.kill()
         for path in [*self.disk.files(".index"), self.disk.partition / "state.json"]:

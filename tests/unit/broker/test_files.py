@@ -53,7 +53,7 @@ def test_files_of_old_segments_are_opened_and_closed(disk):
 
 
 def read_files(monkeypatch) -> list[Path]:
-    """Return a list that gets the path of each segment file that is read as a whole from now on."""
+    """From now on, record which segment files are read as a whole. Return the list to which their paths are added."""
     whole, read_bytes = [], Path.read_bytes
 
     def noted(path: Path) -> bytes:
@@ -282,9 +282,9 @@ def test_damage_that_no_index_tells_of_does_not_stop_a_start(disk):
 def test_what_was_known_of_lost_batches_stays_forgotten(disk):
     """If the end of a log is lost, the broker appends the lost batches again when their producer retries them.
 
-    At its start, the broker must delete the file `state.json`, which still lists the lost batches. The test then makes
-    the log longer than it was before the loss, and kills the broker. If the file still existed, the next start would
-    trust it. The broker would then acknowledge the retries without appending the batches.
+    When the broker starts after the loss, it must delete `state.json`, which still lists the lost batches. To check
+    this, the test makes the log longer than it was before the loss, kills the broker, and starts it again. If
+    `state.json` still existed, the broker would trust it, and acknowledge the retries without appending the batches.
     """
     batches = [build([b"%d" % number], producer=(9, 0, number)) for number in range(6)]
     for batch in batches[:4]:

@@ -59,7 +59,7 @@ class Brokers:
         return self.leaders[partition]
 
     def moves(self, partition: Partition, node: int | None) -> None:
-        """Make ``node`` the partition's leader without a call of ``refresh``. None means that there is no leader."""
+        """Make ``node`` the partition's leader. If ``node`` is None, the partition has no leader."""
         self.leaders[partition] = node
         self.leaders_version += 1
 
@@ -91,9 +91,10 @@ async def reaches(brokers: Brokers, node: int) -> None:
 
 @pytest.mark.parametrize("node", [2, None])
 async def test_a_leader_that_changes_while_reading_pauses_is_followed(node: int | None) -> None:
-    """If a partition's leader changes while reading pauses, the partition is then fetched from the new leader.
+    """If a partition's leader changes while no slot is free, the fetcher later reads from the new leader.
 
-    If ``node`` is None, the partition first has no leader for a while.
+    While no slot of the ``InFlightLimit`` is free, the fetcher reads nothing. If ``node`` is None, the partition has no
+    leader until the fetcher calls ``refresh``.
     """
     brokers, limit = Brokers({MOVED: 1, STAYING: 1}), InFlightLimit(1)
     async with fetching(brokers, limit):

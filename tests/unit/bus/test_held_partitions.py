@@ -2,8 +2,8 @@
 
 If the reader keeps a partition, its offset stays. If the reader loses a partition, its offset is forgotten.
 
-A waiter has a goal: one offset for each of some partitions. When all these partitions have reached their offsets, the
-call that moved the last one returns the waiter. If one of them is lost earlier, ``assign`` returns the waiter.
+A waiter waits until some partitions have reached given offsets. The call that reaches the last of these offsets
+returns the waiter. If one of these partitions is lost earlier, ``assign`` returns the waiter.
 """
 
 from hypothesis import given
@@ -17,7 +17,7 @@ HELD = st.frozensets(st.sampled_from(ALL))
 
 
 class Members(RuleBasedStateMachine):
-    """A Hypothesis state machine that compares ``HeldPartitions`` with a model: the next offset of each partition."""
+    """A Hypothesis state machine that compares ``HeldPartitions`` with a dictionary of next offsets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,10 +97,9 @@ def test_lag_counts_what_is_known_to_be_unread() -> None:
 
 
 def test_an_end_that_was_reached_tells_when_unread_records_were_appended() -> None:
-    """When a reader reaches an end offset, ``read_up_to_us`` is the time at which it asked the broker for this offset.
+    """A reader has read all records that were appended before ``read_up_to_us``, a time by the reader's clock.
 
-    The reader has then read all records that were appended before this time. The time is by the reader's clock. The
-    broker's clock does not matter.
+    At this time, the reader asked the broker for an end offset, which the reader has reached since then.
     """
     holding: HeldPartitions[int] = HeldPartitions()
     holding.assign(frozenset(ALL[:2]))

@@ -1,4 +1,4 @@
-"""Tests of setting topics to ``LogAppendTime``: the broker lets us, refuses, is too old, or cannot do it just now."""
+"""Tests of setting topics to ``LogAppendTime``: the broker accepts, refuses, is too old, or is temporarily unable."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -22,7 +22,10 @@ from tests.support.request_events import RequestEvents
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """Return the folder of an archive of four answers, one of them with a redacted span, and the four requests."""
+    """Archive four requests and their answers. Return the archive's folder and the list of ``RequestEvents``.
+
+    The second answer has a redacted span. The fourth answer failed.
+    """
     folder = tmp_path_factory.mktemp("audit") / "archive"
     asked = [RequestEvents(tenant=tenant) for tenant in ("acme", "acme", "clinic", "acme")]
     streams = []

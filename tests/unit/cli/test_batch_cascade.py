@@ -110,10 +110,10 @@ async def test_the_best_lines_are_answered_again_and_each_once(run):
     [(Budget(usd=8.0), 3), (Budget(usd=5.0), 0), (Budget(hours=0.47), 2), (Budget(hours=9.0, usd=99.0), 10)],
 )
 async def test_a_budget_pays_for_the_best_lines_first(run, budget, count):
-    """A limited budget pays first for the lines whose answers from the first model have the highest scores.
+    """After a sample of five lines, the second model answers only as many of the best lines as the budget pays for.
 
-    The second model first answers a sample of five lines. Then it answers the best lines that the budget pays for. Each
-    answer of either model takes 0.01 hours. Each answer of the second model costs one dollar.
+    The best lines have the highest scores from the first model. Each answer of either model takes 0.01 hours. Each
+    answer of the second model costs one dollar.
     """
     batches = Batches()
     await run(batches, budget=budget)

@@ -1,4 +1,4 @@
-"""Tests of the input of a job: lines in OpenAI's batch format, tables, and options that fill in what a line lacks."""
+"""Test the input files of jobs: OpenAI's batch format, prompts, tables, and options that fill in missing fields."""
 
 import io
 import json

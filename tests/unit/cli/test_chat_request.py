@@ -1,4 +1,4 @@
-"""Test that a question becomes the same request through the edge as when it is written to the log directly."""
+"""Test that a ``ChatRequest`` becomes the same event, whether the edge or the command line writes it to the log."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Test what the demo draws and which faults it reports, with made-up events. The end-to-end test has real events."""
+"""Test, with made-up events, what the demo draws and which faults it reports."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Tests of ``railbus`` as users start it. For example, a mistake leads to one line and exit code 2."""
+"""Tests of the program ``railbus``: how it starts, reports a user's mistakes, and ends at Ctrl-C."""
 
 import os
 import re
@@ -115,7 +115,7 @@ from services.cli.entry import main
 
 
 def run_entry(then, folder):
-    """Run a program that imports ``main`` as the installed ``railbus`` does, and then runs the code ``then``.
+    """Start a Python process that imports ``main`` as the installed ``railbus`` does, and runs the code in ``then``.
 
     Return exit code, output and errors.
     """

@@ -1,4 +1,4 @@
-"""Test that the documentation site builds without a warning, and that the check of the site finds faults."""
+"""Test that the documentation site builds without a warning, and that ``infra.docs.check`` finds faults."""
 
 import subprocess
 import sys

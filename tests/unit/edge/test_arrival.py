@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says
 
 
 class Recorder:
-    """A protocol that records which of its methods a connection calls, and when the connection's bytes arrived."""
+    """An asyncio protocol that records the calls of its methods, and which bytes arrived at what time."""
 
     def __init__(self) -> None:
         self.arrived: list[tuple[bytes, int]] = []
@@ -47,7 +47,7 @@ class Recorder:
 
 
 def kernel_takes_timestamps() -> bool:
-    """Return whether the kernel takes timestamps yet. It starts some time after the first socket asks for them."""
+    """Return whether the kernel already records when bytes arrive. It begins some time after a socket requests this."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         request_timestamps([listening])
         with socket.create_connection(listening.getsockname()) as client, listening.accept()[0] as accepted:

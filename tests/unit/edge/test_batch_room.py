@@ -1,4 +1,4 @@
-"""Test that batch requests get streams in order of arrival and within their share, even if some clients leave."""
+"""Test that batch requests get streams of the edge in order of arrival, and never more than their share."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Test the common memory limit of all request bodies: which connections are closed, and when a body is processed."""
+"""Test the memory limit that all request bodies share: which connections it closes, and which bodies wait."""
 
 import asyncio
 from collections import OrderedDict

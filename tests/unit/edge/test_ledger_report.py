@@ -1,4 +1,4 @@
-"""Test that the sums on the ledger page equal the ledger's, even if records are read again or rows are left out."""
+"""Test that the ledger page shows the ledger's sums, even if records are repeated or the page leaves out rows."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Test that an answer's age is measured by the broker's clock, not by the edge's clock or the request's own time."""
+"""Test that the edge computes an answer's age from the broker's clock, not from its own clock or ``Request.at``."""
 
 import pytest
 from hypothesis import given

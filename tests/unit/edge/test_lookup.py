@@ -1,4 +1,4 @@
-"""Test that tenants take turns on the readers of the log, and that long look-ups do not block short ones."""
+"""Test that one tenant's look-ups do not block another's, and that long look-ups do not block short ones."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Test which partitions an edge follows: the plan, and the follower that carries it out."""
+"""Test ``FollowPlan``, which decides which partitions an edge reads, and ``PartitionFollower``, which reads them."""
 
 import asyncio
 
@@ -16,9 +16,9 @@ NUMBERS = st.integers(0, 5)
 
 
 class Following(RuleBasedStateMachine):
-    """A state machine that tests ``FollowPlan`` with steps in any order.
+    """A Hypothesis state machine that tests ``FollowPlan`` with steps in any order.
 
-    Home partitions are assigned, streams hold and release partitions, and the edge begins and stops reading partitions.
+    A step assigns home partitions, holds or releases a partition for a stream, or starts or stops reading a partition.
     """
 
     def __init__(self):
@@ -111,7 +111,7 @@ def test_without_holds_only_homes_are_followed():
 
 
 class Tail:
-    """A simulated reader. Each call takes at least one event loop iteration, and waits while ``gate`` is not set."""
+    """A simulated ``TailReader``. Each call yields to the event loop, and waits while ``gate`` is not set."""
 
     def __init__(self):
         self.steps = []

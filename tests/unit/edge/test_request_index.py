@@ -79,10 +79,9 @@ ACTIONS = st.one_of(
 
 @given(st.lists(ACTIONS, max_size=60), st.integers(1, 3))
 def test_a_span_holds_every_event_that_was_delivered(actions, size):
-    """If the index returns a span for a key, the span covers all events of this key.
+    """If the index knows the span of a request, the span covers all events of the request.
 
-    This is also true of events that come during a resume, between the calls of ``follow`` and ``add_history``.
-    ``add_history`` gets only the events that were on the log before ``follow`` was called.
+    It also covers the events that arrive while the index does not have the request's earlier events yet.
     """
     index, log, reading = RequestIndex(size), [], {}
     for what, key in actions:

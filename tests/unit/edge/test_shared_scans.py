@@ -1,4 +1,4 @@
-"""Test that look-ups share one reading of a partition, and that each gets its own records once and in order."""
+"""Test that look-ups share a reader of a partition, and that each look-up gets its own records once and in order."""
 
 import hypothesis.strategies as st
 import pytest
@@ -30,7 +30,7 @@ def record(offset, place=HERE, shift=0):
 
 
 class Disk:
-    """A simulated reader of the log. It reads some records at a time, and counts them in ``read``."""
+    """A simulated reader of the log. ``read`` is the number of records that it has read."""
 
     def __init__(self, queue, oldest=0):
         self.queue, self.oldest, self.read, self.turns = queue, oldest, 0, {}
@@ -61,7 +61,7 @@ class Disk:
     def run(self, slice_records=7):
         """Run one turn after the other until all scans are complete.
 
-        A turn reads ``slice_records`` records at a time. After each read, it ends if a scan outside the turn waits.
+        A turn reads ``slice_records`` records at a time. The turn ends early if a scan that has not joined it waits.
         """
         while turn := self.begin():
             while turn in self.turns:

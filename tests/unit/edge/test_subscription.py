@@ -29,7 +29,7 @@ OTHER = uuid7(1_763_700_000_000, 8)
 
 
 class Wire(asyncio.WriteTransport):
-    """A simulated connection. Written bytes count as unread until the test changes ``unread``."""
+    """A simulated connection. Its client reads nothing until the test sets ``unread`` to 0."""
 
     def __init__(self):
         super().__init__()
@@ -257,10 +257,7 @@ async def test_a_long_history_waits_for_a_slow_reader():
 
 
 async def test_a_recall_shortens_an_unsent_history():
-    """While the edge sends the history to a client, it sends no recalled text after it has read the recall.
-
-    The edge reads the recall before the first byte of the history in one case, and after some bytes in the other.
-    """
+    """After the edge has read a recall, it sends no recalled text, even if it is already sending the history."""
     for sent_already in (False, True):
         hub, wire, writer = Hub(), Wire(), AnswerWriter(ID, checked=True)
         stream = stream_of(hub, catching_up=True)
@@ -299,9 +296,9 @@ async def test_a_redaction_shortens_only_its_span():
 
 
 async def test_a_history_that_is_shortened_twice_still_arrives_together():
-    """All ops of a history that was shortened twice are sent together.
+    """If a history was shortened twice, all its ops are still sent in one message.
 
-    To shorten a history means to leave out text that is taken back later. All ops of a shortened history have the same
+    A history is shortened by leaving out text that a later op takes back. All ops of a shortened history have the same
     position, so a client that got only some of them could not resume.
     """
     hub, wire, writer = Hub(), Wire(), AnswerWriter(ID, checked=True)

@@ -1,4 +1,4 @@
-"""Test that a benchmark's closed loops use the same texts at every batch size, so that only the batch size differs."""
+"""Test the benchmark driver: which prompts it sends, how many at once, and its time limit."""
 
 import asyncio
 import itertools

@@ -1,6 +1,6 @@
 """Test `tests/bench/gpu`: which arms it runs, and that their measurements fill every row of the table of results.
 
-Also test that an interrupted benchmark knows, when it continues, which arms are finished.
+Also test that a benchmark that continues after an interruption knows which runs are finished.
 """
 
 import json

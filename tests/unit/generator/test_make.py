@@ -1,4 +1,4 @@
-"""Test that an engine that cannot be created reports the remedy in one sentence."""
+"""Test how engines are created. If an engine cannot be created, the error says what is wrong."""
 
 import subprocess
 import sys

@@ -65,8 +65,9 @@ def test_every_metric_of_a_rule_exists(rule: dict[str, Any]) -> None:
 
 
 def test_no_label_of_a_metric_is_one_that_prometheus_gives_to_each_process() -> None:
-    """No metric has a label that Prometheus sets for each process. Prometheus would rename the metric's own label to
-    ``exported_...``, and rules would read the wrong label.
+    """Metrics do not use the labels that Prometheus adds to all series of a process, such as ``instance``.
+
+    Prometheus would rename the metric's label to ``exported_...``, and rules would read the label of the process.
     """
     of_a_process = {"job", "instance", "service", "process"}
 

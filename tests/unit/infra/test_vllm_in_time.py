@@ -16,8 +16,8 @@ SCRIPT = ROOT / "infra" / "vllm-in-time.sh"
 def run(tmp_path):
     """Return a function that runs the script with a fake ``make``.
 
-    The function's first argument ``does`` is shell code. The fake ``make`` records its target, and then runs this code.
-    The function returns the ended process and the recorded targets.
+    The fake ``make`` records its target, and then runs the shell code ``does``, the function's first argument. The
+    function returns the completed process and the recorded targets.
     """
 
     def with_make(does: str, seconds: int = 3_000, **env: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Test that a line of a job becomes a request, or one error that names the mistake and repeats no prompt."""
+"""Test that a line of a job becomes a request, or an error that names the mistake without the prompt's text."""
 
 import contextlib
 import json

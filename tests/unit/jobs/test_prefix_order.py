@@ -1,4 +1,4 @@
-"""Test that prompts with the same beginning become neighbours, so that most of the possible cache hits happen."""
+"""Test that ``prefix_order`` puts prompts with the same beginning together, so that the prefix cache has more hits."""
 
 import random
 from collections import OrderedDict
@@ -42,15 +42,15 @@ def cached_share(prompts, *, capacity: int, at_once: int) -> float:
 
 
 def possible_share(prompts) -> float:
-    """Return the share of blocks that are cached if the cache evicts nothing and prompts are computed one at a time."""
+    """Return the share of cached blocks with an unlimited cache, if prompts are computed one at a time."""
     return cached_share(prompts, capacity=10**9, at_once=1)
 
 
 def seed_shape(groups: int, count: int, rng: random.Random) -> list[str]:
     """Return ``count`` prompts of 12,400 characters, in random order.
 
-    The first 10,000 characters are the same for all prompts of one of ``groups`` groups. Each prompt then has 2,400
-    characters of its own.
+    The prompts form ``groups`` groups. The prompts of a group have the same first 10,000 characters, and differ in the
+    other 2,400.
     """
     letters = "abcdefghijklmnopqrstuvwxyz "
     shared = ["".join(rng.choices(letters, k=10_000)) for _ in range(groups)]

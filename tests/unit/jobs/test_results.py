@@ -41,7 +41,10 @@ def prepared(store, content, *, refuse_bad=False):
 
 
 def write_part(store, name, results):
-    """Write ``results`` to a part file that ends with a cut-off record. Return its name and valid length."""
+    """Write a part file that ends with an incomplete record.
+
+    Return the file's name, and its length in bytes without the incomplete record.
+    """
     lines, content = JobLines(store, BATCH_ID, FILE_ID), b""
     for place, result in results:
         said = result_line(BATCH_ID, place, 1, lines.number(place), lines.line(place).custom_id, result)

@@ -1,4 +1,4 @@
-"""Test that an event is acknowledged only when all changes of its batch are on the log."""
+"""Test that the ledger acknowledges a batch of events only when the broker has all changes that they make."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ def read(partition, offset):
 
 
 class Log:
-    """A simulated log. The broker acknowledges a change when the test sets the result of its future in ``pending``."""
+    """A simulated log. ``pending`` has a future for each change. A test sets its result to acknowledge the change."""
 
     def __init__(self):
         self.sent = []

@@ -30,9 +30,9 @@ TABLES = replace(FLOOR, flops=0.43, step_flops=0.43, bandwidth=0.74, kv_bandwidt
 
 
 def close(expected: float, *, digit: float = 0.0) -> object:
-    """Return a value that equals numbers near ``expected``: within 2 %, or half of ``digit`` if that is more.
+    """Return a value that equals each number within 2 % of ``expected``, or within half of ``digit``.
 
-    ``digit`` is one unit of the last digit in the table.
+    ``digit`` is one unit of the last digit of ``expected``: 0.1 for 1.7.
     """
     return pytest.approx(expected, rel=0.02, abs=digit / 2)
 
@@ -141,13 +141,12 @@ BATCH = {"requests": 200_000, "shared": 2_400, "own": 600, "output": 300}
 def test_batch(which, precision, on, per_second, hours, uncached_hours, within):
     """The formulas reproduce the design document's table of batch jobs, within the relative error ``within``.
 
-    The table's columns have two digits. Unlike the formulas, the table counts 2 FLOP for each embedding parameter, and
-    leaves out attention. The value for the RTX 4080 differs by 13 %, mainly for two reasons. The embedding takes a
-    larger share of the time than in the other rows. And the table assumes a memory of 16 x 10^9 bytes. But the card has
-    16 GiB, which hold a larger batch.
+    The table's numbers have two or three digits. Unlike the formulas, the table counts 2 FLOP for each embedding
+    parameter, and leaves out attention. The value for the RTX 4080 differs by 13 %, mainly for two reasons. The
+    embedding takes a larger share of the time than in the other rows. And the table assumes a memory of 16 x 10^9
+    bytes. But the card has 16 GiB, which hold a larger batch.
 
-    The table's column "ideal" is not reproduced. It is neither the sum nor the maximum of the minimum times of prefill
-    and decode.
+    The test leaves out the table's column "ideal", because the formulas do not reproduce it.
     """
     where = (model(which), gpu(on), precision)
     cached = throughput(*where, BatchWork(**BATCH), efficiency=BATCHED)
@@ -160,11 +159,10 @@ def test_batch(which, precision, on, per_second, hours, uncached_hours, within):
 
 @pytest.mark.parametrize(("on", "knee", "breaks_even"), [(H100, 44, 96), (H200, 31, 67)])
 def test_where_verifying_costs_and_where_speculation_stops_paying(on, knee, breaks_even):
-    """In a verify step, multiplying takes longer than reading the weights if the batch is larger than ``knee``.
+    """Above the batch size ``knee``, a verify step takes longer to multiply than to read the weights.
 
-    Speculation still saves time up to the larger batch size ``breaks_even``, because a verify step generates several
-    tokens. ``breaks_even`` leaves out the time to read KV caches. With contexts of 512 tokens, speculation saves time
-    in still larger batches.
+    With empty contexts, speculation saves time up to the batch size ``breaks_even``. With contexts of 512 tokens,
+    speculation saves time in larger batches too.
     """
     assert compute_bound_tokens(BIG, on, "fp8") / 5 == close(knee, digit=1)
     pair = SpeculationPair(target=BIG, draft=SMALL, gpu=on, efficiency=TABLES)

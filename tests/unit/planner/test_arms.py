@@ -1,4 +1,4 @@
-"""Test which arms a benchmark has, in which order they run, and for which GPU and models the prediction is made."""
+"""Test which arms ``railbus bench engine`` has, their order, and which GPU and models its result file names."""
 
 import pytest
 

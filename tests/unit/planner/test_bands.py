@@ -1,4 +1,4 @@
-"""Test that a schedule drafts only at batch sizes where drafting saves time, and not above the largest measured one."""
+"""Test that a schedule drafts only where drafting saves time, and never above the largest measured batch size."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def row(arm, batch, token_ms, prompt=64):
 
 
 def measured(**by_batch):
-    """Return a measurement of each arm in ``GAMMAS``. ``b8=(10, 7, 9)`` sets the times per token at batch size 8."""
+    """Return a measurement of each arm in ``GAMMAS``. ``b8=(10, 7, 9)`` sets the ms per token at batch size 8."""
     return [
         row(arm, int(name[1:]), pace)
         for name, paces in by_batch.items()

@@ -1,4 +1,4 @@
-"""Test the batch plan: its ways, their intervals, the Pareto front, and the choice of the fastest and cheapest way.
+"""Test the batch plan: its ways, their uncertainty, the Pareto front, and the choice of the fastest and cheapest way.
 
 Also test the message about a model that does not fit.
 """

@@ -1,7 +1,7 @@
-"""Test the computed recall of a cascade: the share of the best requests that reach the last model.
+"""Test the formulas for the recall of a cascade of models: the share of the best requests that reach the last model.
 
-The expected values come from simulations, from limiting cases, and from a table of the design document. The design
-document is not in this repository.
+The best requests are those to which the last model would give its highest scores. The expected values come from
+simulations, from limiting cases, and from a table of a design document that is not in this repository.
 """
 
 import math

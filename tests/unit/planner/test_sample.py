@@ -1,7 +1,6 @@
 """Test the prediction of a batch job's time from a sample: some of the job's prompts, run on the job's engine.
 
-The tests read prompts, and divide prompts among closed loops (load tests with a constant number of concurrent
-requests). They compare the predicted times with the times of a simulated engine.
+The tests compare the predicted times with the times of a simulated engine.
 """
 
 import json
@@ -24,8 +23,9 @@ from tests.support.examples import examples
 class Engine:
     """A simulated engine in virtual time.
 
-    A step takes ``fixed``, plus ``each`` for each running answer, plus ``token`` for each prompt token that the step
-    prefills. A prompt is given as its number of tokens, or as a pair of this number and the length of its answer.
+    A step takes ``fixed`` ms, plus ``each`` ms for each answer that already has a token, plus ``token`` ms for each
+    prompt token that the step prefills. A prompt is given as its number of tokens, or as a pair: its number of tokens
+    and the number of tokens of its answer.
     """
 
     def __init__(self, fixed, each, token, length=20, cached=0):
@@ -87,10 +87,9 @@ def test_other_lengths_are_predicted_and_the_ranking_is_right():
 
 
 def in_pieces(result, size):
-    """Return ``result`` as it would be if the server sent several tokens at once.
+    """Return ``result`` as if the server had sent the tokens after the first one in pieces of ``size`` tokens.
 
-    After the first token come pieces of ``size`` tokens. The result counts each piece as one token. Only its ``usage``
-    has the true number of tokens.
+    ``steps`` counts each piece as one token. Only ``usage`` has the true number of tokens.
     """
     return SampleResult(
         result.at_once, result.output,

@@ -1,6 +1,6 @@
-"""Test that the batch plan agrees with each row of the design document, or differs for a reason stated in ``ROWS``.
+"""Test the batch plan against each row of the design document. Where they differ, ``ROWS`` states the reason.
 
-The design document is not in this repository. ``ROWS`` has the figures of its rows.
+The design document is not in this repository. ``ROWS`` has its figures.
 """
 
 import pytest
@@ -26,7 +26,7 @@ def test_all_eleven_rows_are_there():
 
 
 def test_the_documents_minimum_is_none():
-    """For a single request on an RTX 4080, Railbus predicts less than 110 tokens per second. The document says 650."""
+    """Railbus predicts less than 110 tokens/s for one request on an RTX 4080. The design document says 650."""
     alone = decode_ms(model("gemma-3-12b"), gpu("rtx-4080"), "q4_k_m", context=3_000)
     assert 1e3 / alone < 110
 

@@ -80,7 +80,8 @@ def test_more_requests_are_never_served_sooner(base, each, prefill, most, tokens
 def test_the_simulated_scheduler_agrees(load):
     """The queueing model agrees with the scheduler of the simulated engine.
 
-    In this case, a step can prefill 1.37 prompts. ``python -m tests.bench.serve_queue`` compares them in more cases.
+    The prompts of this test are so long that a step of the engine can prefill at most 1.37 of them.
+    ``python -m tests.bench.serve_queue`` compares model and scheduler for more engines and prompt lengths.
     """
     for _, measured, said in errors(CASES[1], (load,), 1_500):
         assert said.p50 == pytest.approx(measured.p50, rel=0.1)

@@ -1,6 +1,6 @@
-"""Find matches as the documentation defines them, slowly, with Python's ``re`` over the whole text.
+"""Find the matches of pattern rules by a simple, slow method. Tests compare the policy's automaton with it.
 
-Tests compare the policy's automaton with this reference.
+The method applies the documentation's definition of a match, with Python's ``re``, to the whole text.
 """
 
 import re
@@ -9,7 +9,7 @@ from services.policy.matching.validators import valid
 
 
 class Plain:
-    """A pattern rule in the form that this module needs. ``test_matching.py`` makes the policy's ``Rule`` from it."""
+    """A pattern rule for ``matches``. ``test_matching.py`` makes the policy's ``Rule`` from it."""
 
     def __init__(self, name, regex, guard="none", validator=None, ignore_case=False):
         self.name, self.regex, self.guard = name, regex, guard

@@ -1,4 +1,4 @@
-"""Test that the decision log has a line for each decision, without user text, and that its failure stops no request."""
+"""Test that the decision log has a line for each decision, and that a full disk does not stop decisions."""
 
 import json
 import stat

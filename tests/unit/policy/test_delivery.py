@@ -1,4 +1,4 @@
-"""Test that a policy may tighten the delivery that a request asks for, but never loosens it."""
+"""Test that a policy may tighten, but never loosen, the delivery that a request asks for."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

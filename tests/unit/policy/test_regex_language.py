@@ -1,4 +1,4 @@
-"""Test that the pattern language accepts patterns of bounded length, and names a remedy for other patterns."""
+"""Test that each match of an accepted pattern has a limited length, and that a refusal names a remedy."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Test Rego in the service's own process. A decision that does not have the documented form is an error."""
+"""Test the engine that evaluates Rego without a server. A decision of the wrong form is an error."""
 
 import gc
 import threading
@@ -66,7 +66,6 @@ def test_errors_have_their_line(source, line):
 
 
 def test_two_values_for_one_rule_are_no_answer():
-    """A rule with two values has no answer. In OPA it is an error, and in regorus it is undefined. Both fail closed."""
     both = rego("package a\nimport rego.v1\nx := 1 if input.k\nx := 2 if input.k\n")
     assert both.ask("data.a.x", {"k": True}) is None
 

@@ -1,4 +1,4 @@
-"""Test that an edited policy replaces the old one only when the edit is complete, valid and prepared."""
+"""Test that an edited policy replaces the old one only if the edit is finished, valid, and accepted by ``prepare``."""
 
 import asyncio
 import logging

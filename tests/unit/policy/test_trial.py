@@ -79,7 +79,7 @@ def test_brackets_in_texts_and_comments_nest_nothing():
 
 
 def admission_that_says(expression):
-    """Return the files of the default policy. Its admission rule also evaluates ``expression``."""
+    """Return the files of the default policy, with ``expression`` added to its admission rules."""
     files = dict(read_files(ROOT / "policies/default"))
     text = files["rego/admission.rego"].decode()
     files["rego/admission.rego"] = f'{text}\nreasons contains "model" if {expression} == 7\n'.encode()
@@ -131,10 +131,7 @@ PANICS = 'package a\nimport rego.v1\nx := glob.match("' + "{a," * 200 + "b" + "}
 
 
 def test_an_engine_that_gives_up_gives_no_answer_and_goes_on():
-    """A panic of the Rego engine raises a ``RulingError``, and the engine can be asked again.
-
-    The panic itself is no ``Exception``, so it would end the task that waits for the verdict.
-    """
+    """A panic of the Rego engine raises a ``RulingError``, and the engine can be asked again."""
     asked = Rego({"a.rego": PANICS}, {}, ("data.a.x",))
     for _ in range(3):
         with pytest.raises(RulingError, match=r"data\.a\.x: "):

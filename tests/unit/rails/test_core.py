@@ -1,7 +1,7 @@
-"""Test when requests are evaluated.
+"""Test which requests the rails evaluate, and when.
 
-Tenants take turns. One tenant can use about three quarters of the room (the maximum number of evaluations at the same
-time). The number of a tenant's waiting requests is limited, too.
+The room is the maximum number of requests that are evaluated at the same time. Tenants take turns. One tenant gets at
+most about three quarters of the room. The number of a tenant's waiting requests is limited, too.
 """
 
 from hypothesis import given
@@ -137,10 +137,7 @@ def test_every_request_is_begun_once_and_the_room_is_kept(steps):
 
 
 def test_a_raw_request_gets_no_longer_deadline_than_the_policy_allows():
-    """No request has a deadline longer than the policy's longest, even if an application asks for a day.
-
-    Applications may write requests to the topic themselves.
-    """
+    """A request that an application writes to the topic itself gets no longer deadline than the policy's longest."""
     classes = ServiceClasses(bounds=DeadlineBounds(total_ms=(1, 1_000)))
     asked = structs.replace(request(), deadlines=Deadlines(total_ms=86_400_000), at=1)
     raw = Received(REQUESTS.name, 0, 0, 0, asked, None)

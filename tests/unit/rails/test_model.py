@@ -1,4 +1,4 @@
-"""Test the jailbreak model's scores, the windows of a long text, and when the scores of a text show an attack.
+"""Test the scores of the jailbreak model, how it splits a long text, and which scores count as an attack.
 
 The scores must agree with those of the package ``jailguard``, from which the model's network is extracted.
 """

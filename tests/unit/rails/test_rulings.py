@@ -1,4 +1,4 @@
-"""Test that a rail's answer follows from the policy's rulings on its findings."""
+"""Test how the policy's decisions about a rail's findings are combined into the rail's answer."""
 
 from services.rails.patterns import PromptSpan, apply_rulings
 from services.rails.rail import Edit

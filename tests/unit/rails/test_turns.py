@@ -1,4 +1,4 @@
-"""Test that a tenant whose texts are expensive to match delays its own requests, and not those of other tenants."""
+"""Test that a tenant whose texts take long to check delays its own requests, and not those of other tenants."""
 
 import asyncio
 import time
@@ -33,13 +33,12 @@ MOST_OPEN = 211
 
 @pytest.fixture
 def slices(monkeypatch):
-    """Measure how much work the matcher does before other tasks can run.
+    """Measure how much work the matcher does for each task in each iteration of the event loop.
 
-    Return a list of measurements and the coroutine function ``count_turns``. The test must run ``count_turns()`` as a
-    task. It counts the iterations of the event loop until it is cancelled.
+    Return a list of measurements, and the coroutine function ``count_turns``, which counts the iterations. The test
+    must run ``count_turns()`` as a task.
 
-    Each measurement is a list of two elements: the pair ``(task, iteration)``, and the work that the matcher did for
-    this task in this iteration. The unit of work is one look-up in the matcher's table.
+    A measurement is ``[(task, iteration), work]``. The unit of work is one look-up in the matcher's table.
     """
     done, feed = [], Scanner.feed
 
@@ -107,11 +106,11 @@ async def test_batch_requests_have_a_turn_when_no_interactive_one_waits():
     st.integers(1, 3),
 )
 def test_whatever_comes_each_has_its_turn_and_batch_when_nobody_else_waits(arrivals, most):
-    """Each request gets a turn unless it is cancelled, and batch requests get one only if no interactive request waits.
+    """Every request that is not cancelled gets a turn. Batch requests get one only if no interactive request waits.
 
-    Each item of ``arrivals`` is a request. It has the request's tenant, whether it is a batch request, the number of
-    event loop iterations until the next request arrives, and whether it is cancelled just before that. At most
-    ``most`` turns can be held at the same time.
+    Each item of ``arrivals`` is a request: its tenant, whether it is a batch request, how many iterations of the event
+    loop the test waits before it sends the next request, and whether the test cancels this request after the wait.
+    ``most`` is the maximum number of turns at the same time.
     """
 
     async def run():

@@ -5,9 +5,9 @@ from schemas.stream import Chunk, Closed, Finished, Recall, Started, Verdict
 
 
 def check_closed(closed: Closed, before: list[AnyEvent], concluded: str | None) -> None:
-    """Check that ``closed`` agrees with the events ``before`` it, by simple rules that do not compute the fold.
+    """Check that ``closed`` agrees with the events ``before`` it.
 
-    Only ``concluded`` comes from the fold. It says how the answer ended in these events; None if it did not end.
+    ``concluded`` says how the answer ended according to the fold of these events; None if it has not ended.
     """
     verdict = next((event for event in before if isinstance(event, Verdict)), None)
     denied = verdict is not None and verdict.decision == "deny"

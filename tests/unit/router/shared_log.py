@@ -23,7 +23,7 @@ class Member:
 
 
 class SharedLog:
-    """A simulated log with its time and its routers.
+    """A simulated log, the simulated time, and the routers that use the log.
 
     Attributes:
         logs: The events of each topic, in order.

@@ -190,7 +190,7 @@ def test_router_that_folds_topics_in_any_order_has_the_estimated_price() -> None
 
 
 def late_routers(world: World) -> Iterator[RouterCore]:
-    """Yield routers that have read the whole log, topic by topic. Each router has read the topics in another order."""
+    """Yield routers that have read the whole log, one topic after another, each router in a different order."""
     for order in (READ_TOPICS, READ_TOPICS[::-1], (STREAMS, *READ_TOPICS), (STREAMS, ACCOUNTS, *READ_TOPICS)):
         router = RouterCore(world.config, "router/late", PARTITIONS)
         for number in range(PARTITIONS):

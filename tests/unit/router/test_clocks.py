@@ -9,8 +9,9 @@ from schemas.requests import MAX_WAITED_MS, Deadlines, received_us
 from schemas.stream import Closed, Cutover
 from schemas.topics import REQUESTS, STREAMS
 from services.books import BooksConfig, PartitionBooks
+from services.bus import Received, partition_for
 from services.router.config import FallbackLimits, RouterConfig
-from tests.unit.router.world import MS, RID, T0, World, chunk, finished, request, started
+from tests.unit.router.world import MS, PARTITIONS, RID, T0, World, chunk, finished, request, started
 
 CLOUD = RouterConfig(fallback="vertex", limits=FallbackLimits(free=100), breaker_trip=5)
 
@@ -90,20 +91,26 @@ def test_a_worker_claims_no_more_than_a_request_may() -> None:
 
 
 def test_a_cutover_that_is_read_before_its_request_keeps_its_time() -> None:
-    """A cutover keeps its time even if it is read before its request.
+    """A router that reads a cutover before the cutover's request does not write another cutover too early.
 
-    This happens when a new router reads the topics again, one after the other.
+    Routers read the topics in parallel, so a new router may read the two events in this order.
     """
     config = replace(CLOUD, max_fallbacks=2)
     world = World(config)
     world.append(REQUESTS, request())
     world.until(201)
-    late = World(config, routers=0)
-    late.log = [entry for entry in world.log if entry[0] is STREAMS] + [e for e in world.log if e[0] is not STREAMS]
+    cutover = next(event for topic, event in world.log if topic is STREAMS)
+    late = World(config)
     late.now_us = T0 + 210 * MS
-    late.join()
-    late.until(300)
+    for offset, (topic, event, at_ms) in enumerate([(STREAMS, cutover, 200), (REQUESTS, request(), 0)]):
+        late.log.append((topic, event))
+        number = partition_for(RID, PARTITIONS)
+        record = Received(topic.name, number, offset, T0 // 1_000 + at_ms, event, None)
+        late.write(late.routers[0].read(record, T0 + at_ms * MS, late.now_us))
+    late.until(399)
     assert len(late.cutovers()) == 1
+    late.until(401)
+    assert len(late.cutovers()) == 2
 
 
 @pytest.mark.parametrize("ahead_s", [-86_400, -2, 0, 2, 86_400])

@@ -1,6 +1,6 @@
-"""Test that the router writes one dead letter for each unreadable record. Test when it rejects the record's request.
+"""Test that the router writes one dead letter for each unreadable record.
 
-The id of the request is often readable although the record as a whole is not.
+If the record is a request whose id can still be read, and the router does not know the id, it also rejects the request.
 """
 
 import base64
@@ -126,10 +126,9 @@ def test_rejection_waits_until_the_partition_has_caught_up(meanwhile: list[AnyEv
 def test_foreign_request_is_rejected_when_its_own_partition_caught_up(
     read_first: bool, meanwhile: list[AnyEvent]
 ) -> None:
-    """An unreadable request in a wrong partition is rejected once the router has caught up with the right partition.
+    """An unreadable request in a wrong partition is rejected if the right partition has no events of the request.
 
-    If the right partition has events of the request, the request is not rejected. It does not matter whether the router
-    reads the record before or after it has caught up with the wrong partition.
+    The router decides this when it has caught up with the right partition.
     """
     router = RouterCore(RouterConfig(), "router/late", PARTITIONS)
     for number in range(PARTITIONS):
@@ -145,10 +144,10 @@ def test_foreign_request_is_rejected_when_its_own_partition_caught_up(
 
 
 class TwoRouters:
-    """Two routers, each with one of two partitions. One of them has read an unreadable record.
+    """Two routers, each with one of two partitions.
 
-    The records of the request ``RID`` belong in the partition of ``owner``. The unreadable record is in the partition
-    of ``finder``. So ``finder`` has read it, and has written the dead letter ``letter``.
+    The router ``owner`` has the partition of the request ``RID``. The router ``finder`` has found an unreadable record
+    in the other partition, and has written the dead letter ``letter``.
     """
 
     def __init__(self, found: UnreadableRecord) -> None:

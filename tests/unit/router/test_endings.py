@@ -250,7 +250,7 @@ def test_a_start_long_after_the_end_is_no_new_request() -> None:
 
 
 def test_a_closed_request_that_is_written_again_is_remembered_longer() -> None:
-    """If a closed request is written again, routers remember it longer. A late ``Started`` then does not reopen it.
+    """After a closed request is written again, a late ``Started`` does not open it again.
 
     An edge that was cut off from the broker writes its requests again.
     """
@@ -417,7 +417,7 @@ def test_router_that_lags_cannot_end_what_another_attempt_answers() -> None:
 def test_worker_out_of_request_time_does_not_outrun_the_deadline(at_ms: int, outcome: str) -> None:
     """If a worker reports a timeout before the total deadline, the request is closed as failed, otherwise as expired.
 
-    This holds even if the router reads the timeout before its own alarm for the deadline.
+    The router reads this report before its own timer for the deadline fires.
     """
     world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started())
     event = failed(at_ms=at_ms, error_class="timeout", retryable=False)

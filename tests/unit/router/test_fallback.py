@@ -204,10 +204,7 @@ def test_prompt_that_policy_keeps_never_goes(word: object) -> None:
 
 
 def test_verdict_after_the_cutover_still_keeps_the_prompt() -> None:
-    """A verdict that forbids egress keeps the prompt from the cloud even if it comes after the cutover.
-
-    Here the router is killed after the cutover, before it sends the request to the cloud.
-    """
+    """If a verdict forbids egress between the cutover and the request to the cloud, the prompt is not sent."""
     world = World(CLOUD).put(request(), started())
     world.routers.clear()
     world.put(Cutover(**_about(200), attempt=2, trigger="ttft"), verdict(at_ms=210, egress="forbidden"))

@@ -1,9 +1,8 @@
 """Test that one attempt's text is shown, and the other attempt stops, if the first token comes near its deadline.
 
-Attempt 1 writes its first token at each millisecond from 20 ms before to 20 ms after the deadline, many times each,
-with both kinds of fallback ("cancel" and "race"). An event is on the log some milliseconds after it was written, and
-the router reads it some milliseconds later. These delays are random, so the deadline and the first token meet in every
-order.
+In many requests, attempt 1 sends its first token between 20 ms before and 20 ms after the deadline. This is tested
+with both kinds of fallback ("cancel" and "race"). A random delay passes until an event is on the log, and another one
+until the router reads it. So the router sees the first token sometimes before and sometimes after the deadline.
 """
 
 import heapq
@@ -154,7 +153,10 @@ def _voices(sim: Sim, asked: dict[str, int], offset: int) -> set[int]:
 
 
 def _check(log: list[tuple[float, Any]], rid: str) -> int:
-    """Check what must be true of one request's log. Return the number of the attempt whose text is shown."""
+    """Check that a request is completed once, shows one whole text, and that the other attempt stops in time.
+
+    Return the number of the attempt whose text is shown.
+    """
     screen, shown, heard, retracted = Screen(rid), "", "", 0
     lost: dict[int, float] = {}
     for ms, event in log:

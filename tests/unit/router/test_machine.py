@@ -1,7 +1,7 @@
 """Test routers with random interleavings of events.
 
-At most two routers run. Each reads every topic at its own pace, so its decisions may be based on old information. What
-it writes is on the log later, or never if it is killed. Workers write false, repeated and late events.
+At most two routers run. Each reads every topic at its own pace, so its decisions may be based on old information. Its
+events reach the log with a delay. If it is killed before, they are lost. Workers write false, repeated and late events.
 """
 
 from collections import defaultdict
@@ -71,10 +71,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
         words=st.tuples(*[st.sampled_from(["allow", "allow", "mask", "keep", "later"])] * MOST_REQUESTS),
     )
     def begin(self, fallbacks: tuple[str, ...], words: tuple[str, ...]) -> None:
-        """Write the first requests, most of them with a verdict, and start one router.
-
-        Without this beginning, most histories would end before anything happened.
-        """
+        """Write the first requests, most of them with a verdict, and start one router."""
         for number, (fallback, word) in enumerate(zip(fallbacks, words, strict=True)):
             self.app_asks(number, fallback, "allowed", self.lane)
             if word == "keep":
@@ -99,7 +96,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
         self.append(REQUESTS, event)
 
     def may_be_forgotten(self, rid: str) -> bool:
-        """Return whether routers may have forgotten a closed request. The id of such a request is not sent again."""
+        """Return whether routers may have forgotten the closed request ``rid``. Then ``app_asks`` does not write it."""
         accounts = zip(self.logs[ACCOUNTS.name], self.appended_us[ACCOUNTS.name], strict=True)
         ends_us = [at_us for event, at_us in accounts if isinstance(event, Account) and event.request_id == rid]
         return bool(ends_us) and self.now_us >= ends_us[0] + self.policy.window_us
@@ -211,10 +208,9 @@ class Routers(SharedLog, RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(number=numbers, wait_ms=st.sampled_from([100, 200, 400, 1_500, 2_000]), word=st.sampled_from(WORDS))
     def decision_is_overtaken(self, number: int, wait_ms: int, word: str) -> None:
-        """Let all routers decide, and put other events on the log before the routers' decisions.
+        """Let all routers decide after ``wait_ms``, but append other events to the log before the routers' decisions.
 
-        The routers decide after the time has moved on by ``wait_ms``. ``word`` says which events are put on the log.
-        They are about request ``number``.
+        ``word`` says which events are appended. They belong to request ``number``.
         """
         while self.settle():
             pass
@@ -236,7 +232,10 @@ class Routers(SharedLog, RuleBasedStateMachine):
     # The end.
 
     def teardown(self) -> None:
-        """Let at least one router run until nothing is left to do, for at most 30 s. Then check the result."""
+        """Let the routers run until nothing is left to do, for at most 30 s of simulated time. Then check the result.
+
+        If no router is running, start one first.
+        """
         if not self.members:
             self.router_joins(list(SHARED))
         end_us = self.now_us + 30_000 * MS
@@ -349,7 +348,7 @@ class RetryingRouters(Routers):
 
 
 class LoneRouters(Routers):
-    """Routers that may not use the cloud. They retry on the self-hosted engines, with a budget of one retry."""
+    """Routers that may not use the cloud. Their budget for retries on the self-hosted engines is one per minute."""
 
     policy = replace(
         Routers.policy, fallback="off", max_retries=2, retry_limits=FallbackLimits(ratio=0, free=1), when_spent="close"

@@ -95,9 +95,9 @@ def test_prompt_that_kills_workers_is_not_tried_for_ever() -> None:
 
 
 def test_other_failures_go_to_the_cloud_or_end() -> None:
-    """If an attempt fails and its worker is alive, the next attempt is in the cloud, or the request ends.
+    """If an attempt fails while its worker is alive, an interactive request is not retried.
 
-    There is no retry, because the same worker would run it and fail again.
+    The next attempt is in the cloud. Without a cloud, the request fails.
     """
     assert World(ALONE).put(request(), started(), failed()).endings() == ["failed"]
     world = World(BOTH).put(request(), started(), failed())
@@ -347,7 +347,7 @@ def test_router_that_was_killed_after_the_cutover_is_finished_by_the_next() -> N
 
 
 class WithoutRight(World):
-    """A world whose broker refuses what routers write to the topic of interactive requests."""
+    """A world in which routers may not write to the topic of interactive requests."""
 
     def write(self, due: Writes) -> None:
         super().write([write for write in due if write.topic is not REQUESTS])

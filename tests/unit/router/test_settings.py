@@ -1,4 +1,4 @@
-"""Tests of the router's settings: contradictions are refused with one sentence, and all values reach the router."""
+"""Tests of the router's settings: contradictory values are refused, and each value reaches the router."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of tier 2, the classifiers: what the real Presidio recognizes, and which classifiers a policy may name."""
+"""Test what the real Presidio recognizes, and which classifiers a policy may name."""
 
 import pytest
 

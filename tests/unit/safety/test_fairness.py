@@ -1,4 +1,4 @@
-"""Test that a text that is expensive to check delays only its own tenant. Work is counted in characters, not time."""
+"""Test that a text that is expensive to check delays only its own tenant."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of parts of the safety service: turns of tenants, offsets of windows, catching up, and forgetting requests."""
+"""Test the fair queue, the offsets of check windows, and the core of the safety service."""
 
 import gc
 import json

@@ -63,7 +63,6 @@ def test_gated_readers_never_see_what_is_recalled(text, seed):
 @given(text=TEXTS, seed=st.integers(0, 2**32), classified=st.booleans())
 @settings(max_examples=examples(200), deadline=None)
 def test_gated_clearances_never_cover_what_is_recalled_later(text, seed, classified):
-    """With gated delivery, no part of a phrase is cleared before its recall, even if a window ends in mid-phrase."""
     rng = random.Random(seed)
     cut = pieces(text, rng, 4)
     ends = [sum(map(len, cut[: index + 1])) for index in range(len(cut))]
@@ -266,10 +265,9 @@ def test_a_verdict_may_make_delivery_gated():
 
 @pytest.mark.parametrize(("tenant", "modes"), [("acme", '["gated"]'), ("clinic", '["optimistic", "gated"]')])
 def test_a_policy_that_makes_delivery_gated_is_obeyed_before_the_verdict(tenant, modes):
-    """If a policy makes delivery gated, no text is cleared without the classifiers' check, even before the verdict.
+    """If a policy makes delivery gated, text is cleared only after the classifiers' check, also before the verdict.
 
-    The fold shows text that was cleared before the verdict as soon as it reads the verdict. So this text must have
-    passed the check, too.
+    When the verdict allows the prompt, the fold shows all text that is already cleared.
     """
     text = "I have second thoughts about it. " + "word " * 60
     answer = RunWriter(tenant=tenant)
@@ -359,7 +357,7 @@ def test_finding_that_no_window_holds_without_touching_it_is_recalled(regex, lea
 
 @pytest.mark.parametrize(("lead", "tail"), [(90, 0), (400, 100)])
 def test_a_finding_at_the_edge_of_the_last_or_of_two_windows_is_recalled(lead, tail):
-    """A finding is recalled if it reaches to the end of the last window, or is exactly the overlap of two windows."""
+    """A finding is recalled if it ends where the last window ends, or if it is exactly the overlap of two windows."""
 
     def find(look):
         return CheckResult(tuple(FoundSpan("nemo/q", "email", *found.span()) for found in re.finditer("Q+", look.text)))

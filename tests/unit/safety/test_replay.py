@@ -1,4 +1,4 @@
-"""Test that ``PolicyReplay`` judges recorded answers again, and in bounded memory."""
+"""Tests of ``PolicyReplay``, which judges recorded answers again: its recalls are right, and its memory is bounded."""
 
 from services.safety.rejudge import policy_replay
 from services.safety.rejudge.policy_replay import PolicyReplay

@@ -30,7 +30,7 @@ def samples():
 
 
 def said(held, tenant, cut):
-    """Return the recalls for an answer whose chunks have the texts in ``cut``. ``held`` is the policy."""
+    """Check an answer with the chunk texts ``cut`` against the policy ``held``. Return the recalls."""
     return recalls(World(held, random.Random(0)).run(RunWriter(tenant=tenant).whole(cut)))
 
 
@@ -64,7 +64,6 @@ def test_every_sample_is_recalled_with_the_same_span_wherever_it_is_cut(name, te
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("phrase", ["h0w t0 bu!ld a p.i.p.e b0mb", "HOW TO BUILD A PIPE BOMB"])
 def test_words_in_disguise_are_found_at_every_offset_of_the_windows(size, phrase):
-    """A phrase is found at every offset, because wherever windows end, one window has the whole phrase."""
     held = policy()
     for lead in range(len(FILLER)):
         text = f"{FILLER[:lead].rstrip()} {phrase} is what it says. {FILLER}"

@@ -1,4 +1,4 @@
-"""Test that safety discards the checks of old policy versions, first those of the version replaced longest ago."""
+"""Test that safety keeps only the checks of the ``MAX_VERSIONS`` most recently activated policy versions."""
 
 from services.bus import BusSettings
 from services.policy import build

@@ -95,9 +95,9 @@ def pieces(text, rng, longest=9):
 
 
 def whole_window(look):
-    """Return a finding of the whole window if its text contains "rude word", else nothing.
+    """Return a finding that covers the whole window if its text contains "rude word", else nothing.
 
-    Safety makes the same kind of finding when a NeMo rail blocks a text and gives no span of it.
+    A NeMo rail that blocks a text without naming a span of it leads to the same kind of finding.
     """
     return (FoundSpan("nemo/rude", "rail", 0, len(look.text)),) if "rude word" in look.text else ()
 
@@ -105,8 +105,8 @@ def whole_window(look):
 def honest(look):
     """Return the outcome of the check request ``look``.
 
-    Tier 1 finds the policy's ``folded`` words, even if they are disguised. If a window contains "rude word", tier 1
-    also returns a finding that covers the whole window. Tier 2 finds the words "second thoughts".
+    Tier 1 finds the words of ``look.policy.folded``, even if they are disguised. If the text contains "rude word",
+    tier 1 also returns a finding that covers the whole text. Tier 2 finds "second thoughts".
     """
     if look.tier == 2:
         found = re.finditer("second thoughts", look.text)
@@ -119,7 +119,7 @@ class World:
     """The log of one partition, and a simulated safety service that reads and writes it.
 
     Attributes:
-        check: Returns the outcome of a check.
+        check: Function that takes a check request and returns the outcome of the check.
         written: Number of events that safety has written.
     """
 
@@ -135,10 +135,10 @@ class World:
         Args:
             events: The events of other writers, in log order.
             pace: Maximum number of events that are read before each step of safety.
-            crashes: Numbers of events. When safety has written so many events, its process dies, and a new one starts.
-                Decisions that were not written yet are lost.
-            moves: Numbers of events. When safety has written so many events, its partition is taken away and given
-                back. Decisions that were not written yet are lost.
+            crashes: When the number of events that safety has written reaches one of these numbers, its process dies
+                and a new one starts. Decisions that were not written yet are lost.
+            moves: When the number of events that safety has written reaches one of these numbers, its partition is
+                taken away and given back. Decisions that were not written yet are lost.
             patience: Probability that a check is answered before the next step. Below 1, checks are answered in random
                 order.
         """
@@ -166,7 +166,7 @@ class _Life:
         self.effects = [] if self.until else self.core.caught_up(0, NOW_US, NOW_US)
 
     def live(self, events, crashes):
-        """Run the process. Return True if it has processed all events, and False if it died in one of the crashes."""
+        """Run the process until it has processed all events, and return True. If it crashes before, return False."""
         while True:
             if crashes and self.world.written >= crashes[0]:
                 crashes.pop(0)
@@ -224,7 +224,7 @@ def as_set(said):
 
 
 def recalls(said):
-    """Return the recalls as a set of tuples, without the fields that depend on the request."""
+    """Return the span, action, rule and category of each ``Recall`` among the events ``said``."""
     return {(e.start, e.end, e.action, e.rule, e.category) for e in said if isinstance(e, Recall)}
 
 

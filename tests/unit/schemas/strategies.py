@@ -1,4 +1,4 @@
-"""Hypothesis strategies for events, derived from the type information with which events are also validated."""
+"""Hypothesis strategies for events, derived from the type annotations of the event classes."""
 
 from datetime import UTC, datetime
 

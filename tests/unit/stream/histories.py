@@ -201,7 +201,7 @@ class World:
         )
 
     def close(self, cause: str | None = None) -> None:
-        """Append a ``Closed``. Its writer may have missed the newest chunks and attempts."""
+        """Append a ``Closed``. ``seen_seq`` may be up to 2 too low, and ``seen_attempts`` is random, from 1 to 4."""
         last = max((run.seq for run in self.runs), default=0) - 1
         self.log.append(
             Closed(
@@ -260,7 +260,7 @@ def grow(data: bytes) -> list[StreamEvent]:
 
 
 def finish_up(world: World) -> None:
-    """Append a verdict if the log has none. For every run, append its end if it is missing, and its final clearance."""
+    """Append a verdict if the log has none. For each run, append a missing ``Finished`` and the final ``Cleared``."""
     if not any(isinstance(event, Verdict) for event in world.log):
         world.verdict()
     for run in world.runs:

@@ -1,4 +1,4 @@
-"""Test that a check is off only if both the reader and the worker say that it is off."""
+"""Test that the gate, or the output check, is off only if both the reader and the worker say that it is off."""
 
 import pytest
 

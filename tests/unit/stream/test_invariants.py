@@ -188,9 +188,9 @@ def test_saying_it_twice_changes_nothing(data, where):
 @settings(max_examples=max(HISTORIES // 5, 1), **COMMON)
 @given(BYTES, st.integers(0, 2**16))
 def test_catching_up_shows_nothing_that_was_taken_back(data, where):
-    """A client that resumes at any op ends with the same text as a client that was never interrupted.
+    """A client that resumes at any op ends with the same text as a client that was never disconnected.
 
-    It does not receive any text that was taken back in the meantime.
+    The client receives no text that was taken back while it was disconnected.
     """
     _, per_event = fold(grow(data))
     ops = [op for group in per_event for op in group]

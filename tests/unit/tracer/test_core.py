@@ -1,4 +1,8 @@
-"""Test when a request's trace is exported: after its account and a complete receipt, or a while after its account."""
+"""Test when a request's trace is exported.
+
+It is exported once its account is on the log and a client was sent the whole answer. If no receipt says that the whole
+answer was sent, the trace is exported ``LINGER_US`` after the account.
+"""
 
 import pytest
 from hypothesis import given, settings

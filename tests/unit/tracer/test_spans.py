@@ -1,4 +1,7 @@
-"""Test the spans of a request: they add up to the request's latency, and have no text of prompt or answer."""
+"""Test the trace of a request.
+
+The spans of its parts add up to the request's latency. No span contains text of the prompt or of the answer.
+"""
 
 import pytest
 from hypothesis import given, settings

@@ -17,7 +17,6 @@ seeds = st.integers(0, 10**6)
 
 
 def test_no_planted_change_without_a_gain_is_kept():
-    """None of 120 changes without an effect is kept, though machine speed varies by 5 % and processes differ by 2 %."""
     rng = random.Random(11)
     kept = [decide(trial(rng, count=4), Rules()).kept for _ in range(60)]
     kept += [decide(trial(rng, count=8, stall=0.02), Rules()).kept for _ in range(60)]
@@ -25,9 +24,9 @@ def test_no_planted_change_without_a_gain_is_kept():
 
 
 def test_noise_alone_passes_less_often_than_the_confidence_says():
-    """Without a margin, noise seldom looks like a gain: in at most 2 % of the cases.
+    """If nothing but noise is measured, the whole confidence interval is above 0 in at most 2 % of the trials.
 
-    In theory, the confidence interval of 99 % lies completely above 0 in 0.5 % of the cases.
+    In theory, it would be 0.5 %, because the confidence is 99 %.
     """
     rng = random.Random(12)
     shown = sum(gain_is_shown(rounds(rng, 5), Rules(margin=0.0)) for _ in range(200))
@@ -65,7 +64,7 @@ def test_a_gain_below_the_margin_is_not_kept():
 
 
 def paid_by_the_first_token():
-    """Return a trial of a change with which answers end earlier, but begin 50 ms later."""
+    """Return a trial of a change that makes answers end earlier, but delays their first tokens by about 50 ms."""
 
     def arm(first_ms, gap_ms):
         rows = tuple(

@@ -1,4 +1,4 @@
-"""Test that ``find_batch`` finds the knee of a simulated machine, and where latencies exceed their limits.
+"""Test that ``find_batch`` finds the knee of a simulated machine and the smallest batch that breaks a latency limit.
 
 The knee is the batch size at which throughput stops growing.
 """

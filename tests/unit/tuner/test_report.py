@@ -45,10 +45,10 @@ def quality(loss=0.01):
 
 
 def searched():
-    """Return a finished search that has tried, or skipped, five changes.
+    """Return a finished search among five changes.
 
-    Two of them are gains, one of which is lossy. One has no effect, one failed, and one was skipped because time was
-    up.
+    Two changes are gains, and one of these two is lossy: it may alter answers. One change has no effect, one failed,
+    and one was skipped because the time was used up.
     """
     rng, size = random.Random(7), Size(rounds=6, load=16)
     changes = [
@@ -85,7 +85,7 @@ def test_the_checklist_ticks_what_is_kept_and_says_why_the_rest_is_not():
 
 
 class _Loads(HTMLParser):
-    """Collects what a browser would fetch for a page, and the tags that are not closed yet."""
+    """Collects the URLs in a page's attributes, and checks that its tags are closed in the right order."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Test that the scheduler starts requests in order, runs at most one per slot, and starts no cancelled one."""
+"""Test the scheduler: the order in which requests start, slots, deadlines and cancellations."""
 
 from dataclasses import replace
 
@@ -296,8 +296,6 @@ def test_only_so_much_is_remembered():
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """A Hypothesis state machine: accepts, repeats, cancels, hands back, starts and ends requests in any order."""
-
     def __init__(self):
         super().__init__()
         self.now = T0_US
