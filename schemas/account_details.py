@@ -36,7 +36,7 @@ class RequestDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class VerdictDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The effective verdict.
+    """The first verdict on the prompt. Later verdicts have no effect.
 
     Attributes:
         source: The service and instance that wrote the verdict.

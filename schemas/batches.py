@@ -120,8 +120,8 @@ class ResultPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class BatchProgress(BatchEvent, frozen=True, kw_only=True):
     """The progress of a job. Another batch service can continue the job from here.
 
-    Readers ignore the event if an earlier one of the job has a higher ``epoch``, or the same ``epoch`` and another
-    ``source``. In both cases, another batch service had already taken the job over.
+    Readers ignore the event if an earlier ``BatchProgress`` of the same job has a higher ``epoch``, or the same
+    ``epoch`` and another ``source``. In both cases, another batch service had already taken the job over.
 
     Attributes:
         epoch: Number that a batch service raises by one when it takes over the job.

@@ -9,7 +9,7 @@ class UnreadableEvent(Exception):
 
 
 class SkippedEvent(UnreadableEvent):
-    """A newer version wrote the record. Readers skip it."""
+    """A newer version of Railbus wrote the record. Most readers skip it."""
 
 
 class UnknownKind(SkippedEvent):

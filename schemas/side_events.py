@@ -167,7 +167,7 @@ class Account(Event, frozen=True, kw_only=True):
         first_text_ms: Time from receipt until text could be shown; None if no text could be shown.
         governance_first_text_ms: By how much rails and safety delayed the first visible text, in milliseconds.
         governance_total_ms: By how much rails and safety delayed the last visible text, in milliseconds.
-        hidden_rails_ms: Part of ``rails_ms`` in which the answer did not wait for the verdict.
+        hidden_rails_ms: Time for which the rails ran without delaying the answer, in milliseconds.
         generation_ms: Time from the voice's first chunk to its last.
         longest_pause_ms: Longest time between two chunks of the voice.
         tokens: Number of the voice's tokens before ``Closed``.

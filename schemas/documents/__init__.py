@@ -1,1 +1,1 @@
-"""Generate JSON Schemas, the AsyncAPI document and the README's tables from ``schemas.registry``."""
+"""Generate JSON Schemas, the AsyncAPI document and the tables of ``schemas/README.md`` from ``schemas.registry``."""

@@ -1,4 +1,4 @@
-"""Generate the README's tables of topics and events."""
+"""Generate the tables of topics and events in ``schemas/README.md``."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

@@ -91,7 +91,7 @@ class ChainState:
         end: The next offset to archive; 0 if nothing is archived.
         head: Digest of the last archived record.
         total: Number of archived records.
-        length: Total size of their keys and values, in bytes.
+        length: Total size of the keys and values of the archived records, in bytes.
     """
 
     end: int

@@ -147,7 +147,7 @@ class Archive:
             yield list(events_of(table, kinds))
 
     def has_requests_before(self, file: DataFile, at_ms: int) -> bool:
-        """Return whether a file may have records of requests whose ids have a time before ``at_ms``."""
+        """Return whether a file may have a record whose request id (a UUIDv7) has a time before ``at_ms``."""
         digits = f"{at_ms:012x}"
         least = f"{digits[:8]}-{digits[8:]}"  # ids sort by their time
         return any(

@@ -50,7 +50,7 @@ class Traffic:
         """Create an instance from command-line options.
 
         Raises:
-            UserError: There is no such archive, or its keys cannot be read.
+            UserError: The archive or the file of its keys does not exist or cannot be read.
         """
         keys = None if args.keys is None else KeyStore(args.keys)
         archive = None if args.archive is None else Archive(Store(args.archive), keys)

@@ -36,8 +36,8 @@ class LineAttempt:
         screen: The text that a client may see, computed from the events of the request.
         stream_offset: Lower bound of the offsets of the request's events in ``railbus.streams``.
         request_offset: Lower bound of the request's offset in ``railbus.requests.batch``.
-        submitted_us: Time from which the request's timeout counts: its submission, or the recovery of the job if
-            another service submitted the request.
+        submitted_us: Time at which the request's timeout starts, in microseconds since the epoch: the submission of the
+            request, or the recovery of the job if this came later.
         on_log: Whether the request is known to be in Kafka.
         failure: The newest ``Failed`` event of the request; None if there is none.
         folded_offset: Offset of the newest event that was applied; -1 before the first event.

@@ -13,10 +13,10 @@ DEFAULT_SHARE = 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """The latency objectives of a class, in milliseconds. None means no limit.
+    """The latency objectives of a class. Each is a maximum in milliseconds; None means no limit.
 
     Attributes:
-        first_ms: Time from the arrival of the request until text is visible.
+        first_ms: Time from the arrival of the request until its first text is visible.
         token_ms: Mean time between two tokens of the answer.
         step_ms: Longest time between two chunks of the answer.
         total_ms: Time from the arrival of the request until the client has the whole answer.
@@ -51,7 +51,7 @@ class BooksConfig:
         keep_s: Time after a window's end for which its late ``Account`` events still count, in seconds.
         show_s: Time for which a window can be shown, in seconds. Its sums are deleted afterwards.
         objectives: Latency objectives, by class.
-        wanted_shares: Share of the requests that must be good, by class. The default is 0.99.
+        wanted_shares: Share of the requests that must meet all objectives, by class. The default is 0.99.
         slo_first_ms: Default of ``Objectives.first_ms`` for interactive requests.
         slo_total_ms: Default of ``Objectives.total_ms`` for interactive requests.
         plain_token_ms: Milliseconds per token without speculative decoding, by model. The key "" means all others.
@@ -73,7 +73,7 @@ class BooksConfig:
         return at_us // US_PER_S // self.window_s * self.window_s
 
     def objectives_of(self, service_class: str | None, lane: Lane) -> Objectives:
-        """Return the objectives of a class. A class without its own has the default of the lane."""
+        """Return the objectives of a class; if it has none of its own, return the defaults of its lane."""
         found = self.objectives.get(service_class or "")
         if found is not None:
             return found
@@ -91,7 +91,7 @@ class BooksConfig:
 
 
 def parse_plain_token_ms(text: str) -> dict[str, float]:
-    """Parse milliseconds per token by model. A number without a model is for all other models.
+    """Parse the time per token of each model, in milliseconds. A number without a model is for all other models.
 
     ``"A=8.5,B=4.5,9"`` -> ``{"A": 8.5, "B": 4.5, "": 9.0}``
 

@@ -1,6 +1,7 @@
-"""The ledger's state for one partition of each topic: an entry for each request, and sums for each window. No I/O.
+"""The ledger's state for one partition of ``railbus.accounts`` and the same partition of ``railbus.receipts``. No I/O.
 
-The state is also kept in a key-value table. The methods return what changes in this table, and the caller writes it.
+The state has an entry for each request, and sums for each window. It is also kept in a key-value table. The methods
+return what changes in this table, and the caller writes it.
 """
 
 import json
@@ -118,9 +119,9 @@ class PartitionBooks:
         self._know(source, at_ms)
 
     def restore(self, table: Iterable[tuple[bytes, bytes]]) -> None:
-        """Restore the state from the keys and values of the table.
+        """Restore the state from ``table``, the keys and values of the key-value table.
 
-        Keys that name another partition number are ignored.
+        Keys of other partition numbers are ignored.
         """
         prefix = b"%d/" % self.number
         own = [(key[len(prefix) :], value) for key, value in table if key.startswith(prefix)]

@@ -47,7 +47,10 @@ def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
 
 
 def totals_of_windows(windows: Iterable[Window]) -> dict[tuple[int, Cell], Totals]:
-    """Add up the windows that have the same start and the same ``Cell``. Windows without requests are left out."""
+    """Add up the windows with the same start, tenant, lane, route, model, policy version and service class.
+
+    Windows without requests are left out.
+    """
     found: dict[tuple[int, Cell], Totals] = {}
     for window in windows:
         if window.requests:

@@ -94,7 +94,7 @@ class FetchSession(LogWaiter):
             self._watch()
 
     def give_way(self, served: FetchedPartition) -> None:
-        """Move a partition to the end, so that the next response begins with other partitions."""
+        """Move a partition to the end of ``partitions``, so that the next response begins with other partitions."""
         key = (served.topic, served.partition)
         self.partitions[key] = self.partitions.pop(key)
 

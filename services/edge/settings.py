@@ -62,8 +62,8 @@ class Settings:
             connections count under the address in the header ``proxy_header``. If not set, all clients of a proxy count
             under the proxy's address.
         proxy_header: The header to which the proxies append the address of their client.
-        request_timeout_ms: Maximum time for a client to send the head of its first request, and to send each body. A
-            file for ``/v1/files`` may take this time for each piece, so an upload may take longer.
+        request_timeout_ms: Maximum time for a client to send the head of its first request, and to send each body. For
+            an upload to ``/v1/files``, this time begins again with each piece of at most 256 KiB.
         hello_timeout_ms: Maximum time for a client to send the first valid message on a websocket. If a key is needed
             and the handshake had none, this message must be ``hello`` with a key.
         idle_timeout_ms: Maximum time that a connection may stay open between two requests.

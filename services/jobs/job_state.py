@@ -74,7 +74,7 @@ class Jobs:
         self._finished: dict[str, None] = {}  # ids of finished jobs, in the order in which they finished
 
     def feed(self, event: AnyEvent, log_ms: int) -> JobState | None:
-        """Apply the next event of the topic. Return the new state of its job, or None if no job has changed.
+        """Apply the next event of ``railbus.batches``. Return the new state of its job; None if no job has changed.
 
         ``log_ms`` is the event's Kafka timestamp, in milliseconds since the epoch.
         """

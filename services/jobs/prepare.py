@@ -60,7 +60,7 @@ class _Scan:
 def prepare(store: JobStore, batch_id: str, input_file: str, *, refuse_bad: bool) -> JobPlan:
     """Return the plan of a job. The first call reads the input and stores the plan; later calls read the stored plan.
 
-    With ``refuse_bad``, a job with an invalid line is refused.
+    If ``refuse_bad`` is true, invalid lines are reasons to refuse the job (``JobPlan.refused``).
 
     Raises:
         OSError: The input cannot be read.
@@ -154,7 +154,7 @@ def _duplicates(file: BinaryIO, scan: _Scan) -> list[LineFault]:
 class JobLines:
     """The valid lines of a job, read from the input file one by one.
 
-    ``place`` is a line's position in the order of submission, from 0.
+    The methods identify a line by its ``place``: its position in the order of submission, from 0.
     """
 
     def __init__(self, store: JobStore, batch_id: str, input_file: str) -> None:
@@ -174,7 +174,7 @@ class JobLines:
         return self._input
 
     def number(self, place: int) -> int:
-        """Return the line number in the input file, counted from 1, of the line at ``place``."""
+        """Return the number of the line in the input file, counted from 1."""
         return self._entry(place)[2]
 
     def line(self, place: int) -> JobLine:

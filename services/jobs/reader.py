@@ -45,7 +45,7 @@ class JobReader:
             await asyncio.Event().wait()
 
     def now_ms(self) -> int:
-        """Return the present time by the broker's clock, as far as it is known from the records that were read."""
+        """Estimate the present time of the broker's clock, in milliseconds, from the records that were read."""
         # Of a job that this process runs, it has read a new record: its own progress event. Before that, an old record
         # makes the time too early, and no job expires too early.
         return self._log_time.now_ms(steady_us() // 1_000)

@@ -21,9 +21,9 @@ _SEPARATOR: Final = b"\t"
 
 
 def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
-    """Encode ``line``, the result of one input line, as a record of a part file.
+    """Encode the result ``line`` as a record of a part file.
 
-    ``place`` is the input line's position in the order of submission, from 0.
+    ``place`` is the position of its input line in the order of submission, from 0.
     """
     return b"%d%s%d%s%s" % (place, _SEPARATOR, is_answer, _SEPARATOR, line)
 

@@ -1,4 +1,4 @@
-"""Write the changes of the ledger's table to its changelog topic, in batches."""
+"""Write the changes of the ledger's Faust table to the changelog topic of this table, in batches."""
 
 import asyncio
 import contextlib
@@ -53,17 +53,17 @@ class Changelog:
         self._awake_us = steady_us()
 
     def restored(self) -> None:
-        """Note that the ledger has just restored its table.
+        """Record that the ledger has just restored its table.
 
-        Restoring a large table blocks the event loop for long. ``run`` must not take this time for a pause of the
-        process. So this call resets the time from which the next pause is measured.
+        Restoring a large table blocks the event loop for a long time. ``run`` must not mistake this time for a pause of
+        the process. So this call resets the time from which the next pause is measured.
         """
         self._awake_us = steady_us()
 
     async def add(self, event: Any, partition: int, changes: Sequence[TableChange], read: TableChange) -> None:
-        """Queue an event and its changes to the table. While the queue is full, wait.
+        """Queue the changes that an event makes to the table. While the queue is full, wait.
 
-        ``read`` is the change that stores the offset after this event.
+        ``read`` is one more change: it stores the offset up to which the partition was read.
         """
         if len(self._taken) >= BATCH_EVENTS:
             async with self._emptied:

@@ -47,7 +47,7 @@ class _CollectingThread(AIOKafkaConsumerThread):
 
 
 class BookedConsumer(Consumer):
-    """A consumer that starts at the offsets in the ledger's table instead of the committed offsets."""
+    """A consumer that starts at the offsets that the ledger keeps in its Faust table, not at the committed offsets."""
 
     app: "FaustApp"
 

@@ -1,4 +1,4 @@
-"""The offset up to which each partition was read, stored in the ledger's table."""
+"""Keep each partition's next offset to read in the ledger's Faust table."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ def not_negative(name: str, value: float) -> float:
 
 
 def fraction(name: str, value: float) -> float:
-    """Return ``value`` if it is within 0 and 1, both included, else raise ``ValueError``."""
+    """Return ``value`` if it is at least 0 and at most 1, else raise ``ValueError``."""
     if not 0 <= value <= 1:
         raise ValueError(f"{name} must be between 0 and 1, not {value!r}")
     return value

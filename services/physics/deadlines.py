@@ -76,9 +76,9 @@ def response_variation(utilisation: float) -> float:
 
 
 def highest_utilisation(deadline_ms: float, service_ms: float, *, share: float = 0.99) -> float:
-    """Return the highest load at which ``share`` of the requests get their first token within ``deadline_ms``.
+    """Return the highest utilisation at which ``share`` of the requests get their first token within ``deadline_ms``.
 
-    The result is 0 if there is no such load. ``service_ms`` is the prefill time of a request.
+    The utilisation is between 0 and 1. It is 0 if none is low enough. ``service_ms`` is the prefill time of a request.
     """
     fraction("share", share)
     positive("service_ms", service_ms)

@@ -128,7 +128,7 @@ LLAMA_CPP_STEP_FLOPS: Final = Constant(
 
 
 def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
-    """Return the efficiency of the engine on the accelerator.
+    """Return the efficiency constants of the engine on this GPU.
 
     Raises:
         ValueError: The engine is not known.
@@ -147,10 +147,10 @@ def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
 
 
 def variants(gpu: Gpu, engine: Engine = "vllm") -> tuple[tuple[Efficiency, Efficiency], ...]:
-    """Return pairs of variants of ``practical(gpu, engine)``, to estimate the error of a prediction.
+    """Return pairs of efficiencies, from which the error of a prediction can be estimated.
 
-    There is one pair for each uncertain constant. The first variant of a pair has the constant's lowest plausible
-    value, the second the highest. All other constants are unchanged.
+    There is one pair for each uncertain constant. Both efficiencies equal ``practical(gpu, engine)``, except that the
+    first has the constant's lowest plausible value, and the second the highest.
     """
     usual = practical(gpu, engine)
     if gpu.generation == "cpu":

@@ -24,7 +24,7 @@ class GovernedStart:
 
 
 def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms: float = 0.0) -> GovernedStart:
-    """Return the time to first token of a request whose input rails run during the queue and the prefill.
+    """Return the time to first token if the input rails run while the request waits in the queue and is prefilled.
 
     ``ttft_ms`` is max(``queue_ms`` + ``prefill_ms``, ``rail_ms``) + ``bus_ms``. ``bus_ms`` is the transport over Kafka.
     """

@@ -119,7 +119,7 @@ def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) ->
 
 
 def largest_gamma_in_budget(alpha: float, draft_cost: float, *, max_gamma: int = 64) -> int:
-    """Return the largest gamma whose drafts are expected to save more time than they take; 0 if there is none.
+    """Return the largest number of tokens to draft (gamma) at which drafting is expected to save time; 0 if none does.
 
     ``max_gamma`` is the upper limit of gamma.
 

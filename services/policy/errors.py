@@ -28,8 +28,7 @@ class BrokenPolicy(PolicyError):
     """A policy's files have faults. The message has one line for each fault.
 
     Attributes:
-        temporary: Whether the faults may be temporary, because the machine may have caused them, for example by too
-            little memory. The same files may then be accepted later.
+        temporary: Whether the same files may be accepted later, because an ``OSError`` or a timeout caused the faults.
     """
 
     def __init__(self, faults: Sequence[PolicyFault], *, temporary: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What a policy's Rego is asked, and what it answers."""
+"""The inputs and the answers of a policy's Rego rules."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
@@ -154,7 +154,11 @@ def read_admission(answer: Any) -> Admission:
 
 
 def read_ruling(answer: Any, side: Side) -> Ruling:
-    """Convert the answer that ``findings.rego`` gave for a finding. ``side`` says where the finding is.
+    """Convert the answer that ``findings.rego`` gave for a finding.
+
+    Args:
+        answer: What Rego returned.
+        side: Whether the finding is in a prompt (``input``) or in an answer of a model (``output``).
 
     Raises:
         RulingError: The answer is undefined or invalid, or its action is not allowed for ``side``.

@@ -82,7 +82,7 @@ class Core:
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
         """Start to make decisions for a gained partition, whose records have now been read to the end.
 
-        Called only if the processor's ``rewind_ms`` is set.
+        This method is called only if the processor's ``rewind_ms`` is set.
         """
         return NOTHING
 

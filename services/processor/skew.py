@@ -78,7 +78,7 @@ class SkewMeter:
     def worst_ms(self, now_us: int) -> dict[str, float]:
         """Return the largest skew of each service, in milliseconds.
 
-        It is 0 if all sources of the service have been silent for too long.
+        The skew of a source counts as 0 if the source has been silent for ``SILENT_US``.
         """
         worst: dict[str, float] = {}
         for name, source in self._sources.items():

@@ -111,7 +111,7 @@ class RailCache:
         return answers if found else None
 
     async def keep(self, key: str, answers: Mapping[str, RailAnswer]) -> None:
-        """Cache the answers of the rails to a prompt, unless they have more than ``MAX_EDITS`` edits."""
+        """Cache the answers of the rails to a prompt, unless they mask more than ``MAX_EDITS`` parts of the prompt."""
         if sum(len(answer.edits) for answer in answers.values()) > MAX_EDITS:
             return
         self._local.keep(key, dict(answers), time.monotonic())

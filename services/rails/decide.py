@@ -1,4 +1,4 @@
-"""Decide the verdict on a request from the answers of its rails. No I/O."""
+"""Decide the verdict on a request from the reports of its rails. No I/O."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple

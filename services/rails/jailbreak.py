@@ -80,10 +80,10 @@ class Excerpt(NamedTuple):
 
 
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], max_windows: int) -> list[Excerpt]:
-    """Return the excerpts to score: windows of the text, and both ends if the text is long.
+    """Return the excerpts to score. Those in which an attack is most likely are first.
 
-    ``spans`` has the start and the end of each window of the text. At most ``max_windows`` windows are returned; the
-    ends do not count as windows. The excerpts are sorted: those in which an attack is most likely are first.
+    The excerpts are at most ``max_windows`` windows of the text. If the text is longer than ``2 * EDGE_CHARS``, its
+    beginning and its end are added. ``spans`` has the start and the end of each window.
     """
     # The windows are spread evenly over the text.
     last = len(spans) - 1
@@ -116,7 +116,7 @@ class PendingScore:
 class JailbreakClassifier:
     """Scores texts in separate processes.
 
-    With two or more processes, a tenant cannot have all of them at once if another tenant used one a short time ago.
+    With two or more processes, a tenant cannot occupy all of them if another tenant used the classifier recently.
     """
 
     # ``first_nice`` and ``nice`` are added to the nice level of the first process and of the others. At 19, a process

@@ -56,7 +56,7 @@ class RailReport:
     """The outcome of one rail for one prompt.
 
     Attributes:
-        ms: Time in milliseconds from the start of the rails to the end of this one.
+        ms: Time in milliseconds from the start of all rails to the end of this rail.
         answer: The rail's answer; None if it gave none.
         detail: An explanation that the verdict will contain. It must not contain prompt text.
     """

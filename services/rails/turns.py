@@ -124,8 +124,8 @@ class Turns:
     Args:
         places: Maximum number of turns at the same time. Each turn has a place, numbered from 0.
         active: The requests that this process evaluates now.
-        credit_s: Seconds by which a tenant may exceed its share of the time. A tenant beyond this limit gets no turns
-            for a while, if ``places`` is 1 and other tenants had turns recently.
+        credit_s: Seconds by which a tenant may exceed its share of the time. If ``places`` is 1 and other tenants had
+            turns recently, a tenant beyond this limit must wait.
     """
 
     # With one place, a turn uses time of this process; with several, the work is done in other processes. The caller
@@ -149,8 +149,8 @@ class Turns:
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
         """Return a context manager for one turn: ``async with turns.turn(tenant) as place``.
 
-        It waits until the tenant may run. ``place`` is a number from 0 to ``places - 1`` that no other running turn
-        has.
+        On entry, it waits for the tenant's turn. ``place`` is a number from 0 to ``places - 1`` that no other running
+        turn has.
         """
         return _Turn(self, tenant, batch=batch)
 

@@ -96,7 +96,7 @@ class RouterConfig:
     def deadlines_of(self, request: Request) -> Deadlines:
         """Return a request's deadlines, each moved to the nearest value that the request's class allows.
 
-        The deadlines of an interactive request are also moved into the limits of the settings.
+        The deadlines of an interactive request are then also moved to the nearest values that the settings allow.
         """
         deadlines = self.classes.deadlines_of(request)
         return deadlines if request.lane == "batch" else self.narrow(deadlines)

@@ -50,8 +50,8 @@ class _Done(NamedTuple):
     Attributes:
         until_us: The request can be forgotten when the log has been read up to this time.
         lane: Lane of the request; None if unknown.
-        uncounted_usd: Cost of the request's attempts in the cloud, in US dollars, if the budget has not counted it
-            yet; otherwise 0. The budget counts the cost when the router reads a ``Cutover`` to the cloud.
+        uncounted_usd: Cost of the attempts in the cloud, in US dollars, that the budget has not counted yet. The budget
+            counts it when the router reads a ``Cutover`` to the cloud, which may be after the ``Account``.
     """
 
     until_us: int
@@ -167,7 +167,7 @@ class RouterPartition:
         return self._decide(state, now_us) if self.deciding else NO_WRITES
 
     def catch_up(self, known_us: int, now_us: int) -> Writes:
-        """Return the decisions about all requests read so far. From now on, ``read`` returns decisions too."""
+        """Return the decisions about all requests read so far. After this call, ``read`` returns decisions, too."""
         self.deciding = True
         self._known_us = known_us
         for state in self.requests.values():

@@ -28,7 +28,7 @@ class DecompressionFailed(ValueError):
 
 
 def without_compression(batch: bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """Return a record batch (format 2) with uncompressed records. Its checksum is not updated.
+    """Decompress a record batch (format 2). The checksum in the returned batch is not updated.
 
     Raises:
         DecompressionFailed: The records cannot be decompressed, or need more than ``limit`` bytes.
@@ -75,7 +75,7 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
 
 
 def _unsnap(data: memoryview, limit: int) -> bytes:
-    """Decompress one snappy block, or the several blocks in the xerial framing that Java clients write."""
+    """Decompress a plain snappy block, or blocks in the xerial framing that Java clients write."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         blocks = [data]
     else:

@@ -174,9 +174,9 @@ def without_login(url: str) -> str:
 
 @contextmanager
 def checked_redis_url(url: str) -> Iterator[None]:
-    """Check ``RAILBUS_REDIS_URL``. The caller must create the Redis client in the ``with`` block.
+    """Check ``RAILBUS_REDIS_URL`` and run the body of the ``with`` statement, which must create the Redis client.
 
-    If the client raises a ``ValueError`` because of the URL, raise a ``UserError`` instead.
+    If creating the client raises a ``ValueError``, raise a ``UserError`` instead.
 
     Raises:
         UserError: The URL cannot be used. The message does not show it, because it may contain a password.

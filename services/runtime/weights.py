@@ -97,9 +97,7 @@ class CacheSettings:
 
 
 class Progress:
-    """Displays the progress of a download on standard error.
-
-    If this is not a terminal, only the start and the end are written.
+    """Writes the progress of a download to ``stream``. If ``stream`` is not a terminal, writes only start and end.
 
     Args:
         what: Description of the download, such as a file name.

@@ -88,7 +88,7 @@ class SafetyPartition:
             self._held.setdefault(request, []).extend(outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
-        """Forget the request's attempts that have a final clearance on the log.
+        """Forget the request's attempts that have a ``Cleared`` event with ``final`` set on the log.
 
         Drop the events and checks that were held back for these attempts.
         """
@@ -101,8 +101,8 @@ class SafetyPartition:
     def caught_up(self) -> list[tuple[RequestCheck, RunOutput]]:
         """Record that this partition of the log has been read to its end.
 
-        Return the outputs that were held back and are still needed (events to write and checks to run), each with its
-        request.
+        Until then, the events to write and the checks to run were held back. Return those that are still needed, each
+        with its request.
         """
         self.catching_up = False
         for request in list(self.requests.values()):

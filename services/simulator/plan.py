@@ -63,9 +63,9 @@ class Fault(NamedTuple):
         at_us: Start of the fault, in microseconds since the start of the simulation.
         service: The affected service, or ``broker``; empty for a fault of a request.
         target: Number that selects the affected request, process or partitions.
-        amount_us: If the kind is ``clock``: how far a host's clock is moved. If the kind is ``time``: how far the
-            broker's clock is moved. If the kind is ``roam`` (the client disconnects and resumes): how long each later
-            read by the client takes, or 0 for no change. Otherwise 0.
+        amount_us: For the kind ``clock``, how far a host's clock is moved. For ``time``, how far the broker's clock is
+            moved. For ``roam`` (the client disconnects and resumes), how long each later read by the client takes, or
+            0 for no change. For every other kind, 0.
     """
 
     kind: str
@@ -86,8 +86,7 @@ class PlannedAnswer:
     """The answer of a worker: its first chunk after ``first_us``, then one chunk every ``gap_us``.
 
     Attributes:
-        pieces: The texts of the chunks. The worker replaces each ``~`` by a number that differs
-            between executions.
+        pieces: The texts of the chunks. The worker replaces each ``~`` by a number that is different in each run.
         ungoverned: Whether the worker's ``Started`` says that the answer needs neither a verdict nor an output check.
     """
 

@@ -89,7 +89,7 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Record that ``what`` happens now, in ``schedule`` and, if a timeline is kept, in the timeline.
+        """Add ``what`` and the virtual time to ``schedule``, and to the timeline if one is kept.
 
         ``lane`` is the column of the timeline, such as ``broker``.
         """

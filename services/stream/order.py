@@ -12,7 +12,7 @@ MAX_WAITING: Final = 1_024
 class ChunkOrder:
     """Puts the chunks of one run in the order of ``seq``, and drops duplicates.
 
-    If a chunk arrives before an earlier chunk, it waits until the earlier chunk arrives.
+    A chunk that arrives too early waits until all chunks before it have arrived.
 
     Attributes:
         next_seq: ``seq`` of the first chunk that is missing.

@@ -165,7 +165,7 @@ class Screen:
 
     @property
     def gate_open(self) -> bool:
-        """Whether text of a model may be shown."""
+        """Whether the gate allows text to be shown."""
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice

@@ -61,7 +61,7 @@ class VoiceState:
         return True
 
     def hand_over(self, cutover: Cutover) -> None:
-        """Make the cutover's attempt a candidate.
+        """Make the cutover's attempt a candidate for the voice.
 
         The other candidates remain if the attempts race for the first token. Otherwise, they are removed.
         """

@@ -11,7 +11,7 @@ class Settings:
 
     Attributes:
         endpoint: Address of the collector for OTLP over HTTP, such as ``http://127.0.0.1:4318``. It is
-            read from OpenTelemetry's own environment variable. OpenTelemetry's other variables, such as
+            read from ``OTEL_EXPORTER_OTLP_ENDPOINT``. OpenTelemetry's other environment variables, such as
             ``OTEL_EXPORTER_OTLP_HEADERS``, are used as well.
         traces_ratio: Share of requests that are traced. A request with an unsampled ``traceparent`` is never traced.
         traces_queue: Maximum number of spans that wait for the collector. Further spans are dropped and counted.

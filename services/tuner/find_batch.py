@@ -39,10 +39,9 @@ class BatchFinding:
     """The result of ``railbus tune --find batch``.
 
     Attributes:
-        knee: Smallest batch size whose throughput is nearly the highest, and the confidence interval of this batch
-            size.
+        knee: Smallest batch size with at least ``KNEE_SHARE`` of the highest throughput, with a confidence interval.
         still_growing: Whether a larger batch size may give a still higher throughput.
-        breaks_at: Smallest batch size at which a latency exceeds its limit or a request failed; None if there is none.
+        breaks_at: Smallest batch size at which a latency exceeded its limit or a request failed; None if there is none.
         best: The recommended batch size; None if there is none.
     """
 
@@ -86,7 +85,10 @@ def find_batch(
 
 
 def knee(throughput: Mapping[int, Sequence[float]], rounds: Sequence[int]) -> int:
-    """Return the smallest batch size whose mean throughput is at least ``KNEE_SHARE`` of the highest mean."""
+    """Return the smallest batch size whose mean throughput is at least ``KNEE_SHARE`` of the highest mean.
+
+    ``rounds`` has the indexes of the rounds to average over. An index may occur several times.
+    """
     means = {size: fmean(found[each] for each in rounds) for size, found in throughput.items()}
     enough = KNEE_SHARE * max(means.values())
     return min(size for size, mean in means.items() if mean >= enough)

@@ -99,9 +99,9 @@ class CheckedItem:
 
     @property
     def within_claim(self) -> bool | None:
-        """Whether the interval ``speed`` overlaps the range in the guide's claim.
+        """Whether the confidence interval ``speed`` overlaps the range of speed-ups that the guide claims.
 
-        None if there is no claim or no measurement.
+        None if the guide claims none, or if no change was measured.
         """
         if self.item.claim is None or self.speed is None:
             return None

@@ -44,8 +44,8 @@ class EngineStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         tokens: Number of tokens that the step generated.
         drafted: Number of tokens that were proposed to the target model.
         accepted: Number of proposed tokens that the target model accepted.
-        prompt_tokens: Number of tokens of the prompt, for the cost of an answer that breaks off. It may be an estimate.
-            0 if the engine does not say it.
+        prompt_tokens: Number of tokens of the prompt, possibly an estimate; 0 if the engine does not report it in its
+            steps. Used only if the answer fails, because a complete answer has it in ``GenerationResult.usage``.
     """
 
     text: str
@@ -88,7 +88,7 @@ class NegativeLogLikelihood:
 class EngineError(Exception):
     """The engine could not answer a request. The message never contains prompt text.
 
-    After the error class ``engine_dead``, the worker's process ends.
+    If ``error_class`` is ``engine_dead``, the worker's process ends.
 
     Attributes:
         error_class: The kind of failure.

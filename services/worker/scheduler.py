@@ -99,8 +99,8 @@ class Ticket:
         stopped: Why the run must stop; None if the run need not stop.
         over: Whether the run has ended. Its last event may still have to be written.
         place: Topic, partition and offset of the request's record; None only in tests.
-        taken: True once the first event of the run is acknowledged, or writing it has failed. The offset of the
-            request's record may then be committed.
+        taken: Whether the first event of the run was acknowledged or could not be written. If so, the offset of the
+            request's record may be committed.
     """
 
     request: Request
@@ -158,7 +158,7 @@ class RecentKeys(Generic[RecentKey]):
         return key in self._seen
 
     def at(self, key: RecentKey) -> int | None:
-        """Return when the key was last added; None if the key is unknown."""
+        """Return the time in microseconds at which the key was last added; None if the key is unknown."""
         return self._seen.get(key)
 
 

@@ -45,7 +45,10 @@ async def read(url, model, reader):
 
 
 def runs_on_the_log(tree):
-    """Return the texts of all runs of each request, joined from the log's chunks without the product's fold."""
+    """Return the texts of all runs of each request.
+
+    The texts are joined here from the chunks on the log. So they do not depend on the fold, which is under test.
+    """
     done = tree.railbus("tail", "--topic", "streams", "--from", "beginning", "--no-follow", "--json")
     assert done.returncode == 0, done.stderr
     chunks = defaultdict(lambda: defaultdict(dict))

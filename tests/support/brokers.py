@@ -170,7 +170,7 @@ class KafkaCluster:
             time.sleep(0.02)
 
     def start_again(self) -> None:
-        """Tell the runner to start every ended node again, and return at once."""
+        """Tell the runner to start every ended node again. Do not wait until the nodes are up."""
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
 

@@ -93,7 +93,7 @@ class Roster:
         return next((member.join.protocol_type for member in self), "")
 
     def is_compatible(self, request: JoinRequest) -> bool:
-        """Return whether the protocol type and one of the assignors in the request suit all other members."""
+        """Return whether all other members have the request's protocol type and share one of its assignors."""
         if not request.protocols or not request.protocol_type:
             return False
         others = [member for member in self if not _is_same(member, request)]

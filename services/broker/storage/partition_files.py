@@ -1,6 +1,6 @@
 """The files of one partition: segments, their indexes, and `state.json`.
 
-`state.json` contains the idempotent producers and the latest append time.
+`state.json` contains the latest append time, and what the broker remembers about each idempotent producer.
 """
 
 import contextlib

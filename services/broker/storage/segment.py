@@ -1,4 +1,4 @@
-"""The segments of a partition's log: their interface, and their implementation in memory."""
+"""The interface of a partition's log segments, and an implementation that keeps them in memory."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -57,9 +57,9 @@ class SegmentStore(Protocol):
     def forget(self, segment: LogSegment) -> None: ...
 
     def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
-        """Replace the consecutive segments `old` by one sealed segment with the batches `kept`.
+        """Replace the consecutive segments `old` by one segment with the batches `kept`.
 
-        If this raises `OSError`, nothing has changed.
+        Nothing may be appended to the new segment. If this method raises `OSError`, nothing has changed.
         """
 
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
@@ -123,7 +123,7 @@ class Segment:
         self.end = base + records
 
     def release(self) -> bytearray:
-        """Return the buffer for use by another segment. This segment must not be used afterwards."""
+        """Return the buffer, so that another segment can reuse it. This segment must not be used afterwards."""
         return self._data
 
     def _span(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:

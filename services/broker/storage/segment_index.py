@@ -65,7 +65,7 @@ class SegmentIndex:
             self._newest_ms.append(newest_ms)
 
     def stretch(self, offset: int, size: int) -> tuple[int, int]:
-        """Return the start and the end of the part of the file in which to search for the batch with this offset.
+        """Return the file positions between which to search for the batch with this offset.
 
         `size` is the size of the file.
         """
@@ -76,7 +76,10 @@ class SegmentIndex:
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:
-        """Return the start and the end of the part of the file in which to search for this timestamp."""
+        """Return the file positions between which to search for the first batch since this time.
+
+        `size` is the size of the file.
+        """
         found = bisect_left(self._newest_ms, timestamp_ms)
         if found == len(self._newest_ms):
             return self._positions[found - 1], size

@@ -1,6 +1,6 @@
 """The configuration of a topic.
 
-The broker applies some of Kafka's entries, accepts some without effect, and rejects all others.
+The broker applies some of Kafka's topic settings, accepts some without effect, and rejects all others.
 """
 
 from collections.abc import Mapping

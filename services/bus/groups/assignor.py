@@ -87,7 +87,7 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     Attributes:
         handing_over: Partition numbers that a first rebalance took from this member, and that no second rebalance has
             assigned to another member yet.
-        unfinished: Whether ``handing_over`` is not empty in at least one member of the group.
+        unfinished: Whether at least one member of the group has partition numbers in its ``handing_over``.
     """
 
     # The name of Kafka's range assignor, which members with an older version of Railbus offer. A group uses an assignor

@@ -4,7 +4,7 @@ aiokafka has no cooperative rebalancing: at every rebalance, a member gives back
 new assignment. ``GroupReader`` commits before it gives partitions back, but continues to read them during the
 rebalance. After the rebalance, it continues to read partitions that it has *kept*, and stops reading those that it
 has *lost*. If it has *gained* a partition, it begins to read the partition at the committed offset, or at the beginning
-if there is none. But if ``rewind_ms`` is set, it begins at the offset that ``rewound`` returns.
+if there is none. But if ``rewind_ms`` is set, it begins far enough back to rebuild a state (see ``rewound``).
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class GroupReader:
         rewind_ms: How far back to read a gained partition, to rebuild a state, in milliseconds. Committed offsets are
             then ignored. Partitions that are gained together are all read from the same time: ``rewind_ms`` before
             the newest record among all of them. None means that reading starts at the committed offset.
-        progress_topic: The topic to which the group's members write their results; it is used only with ``rewind_ms``.
+        progress_topic: A topic with results, such as the router's accounts. It is used only with ``rewind_ms``.
             If it is set, ``rewind_ms`` counts back from a partition's newest result, not from the newest record.
             So if all members were down for a while, reading starts further back. ``rewound`` describes the rule.
         settle: Awaited before partitions move to another member. It must wait until the started work on these
@@ -309,9 +309,9 @@ class _Session:
         start_in(self._tasks, self._take_over(partitions, generation), f"{self._reader.group}-assignment")
 
     def _keep_committing(self) -> None:
-        """If a new assignment was not taken over yet, commit in its generation from now on.
+        """Make the last commits of a leaving member use the generation of its newest assignment.
 
-        Only a member that leaves needs this, for its last commits.
+        Do nothing if the member has already taken over this assignment.
         """
         # The broker refuses commits in the generation before. Without this, the work of a member that is stopped during
         # a rebalance would be done again by another member.

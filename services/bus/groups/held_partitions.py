@@ -27,9 +27,9 @@ OnAssigned = Callable[[Assignment], None]
 class HeldPartitions(Generic[Waiter]):
     """The partitions of one reader, each with the next offset to read.
 
-    ``set_goal`` adds a waiter, such as a future, and its goal: the offsets that some partitions must reach. When a call
-    of ``start_at``, ``read`` or ``lower_goals`` reaches the goal, this call removes the waiter and returns it. If one
-    of the goal's partitions is lost, ``assign`` removes the waiter and returns it.
+    ``set_goal`` adds a waiter, such as a future, and its goal: the offsets up to which some partitions must be read.
+    ``start_at``, ``read`` and ``lower_goals`` remove and return the waiters whose goal is reached. ``assign`` removes
+    and returns the waiters that wait for a lost partition.
     """
 
     __slots__ = ("_ends", "_goals", "_known_us", "held", "positions")
@@ -99,9 +99,13 @@ class HeldPartitions(Generic[Waiter]):
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int], asked_us: int) -> bool:
         """Add a waiter that waits until the offsets ``ends`` are reached.
 
-        If all of them are reached already, add nothing and return true. ``asked_us`` is the time, by the reader's
-        clock, at which ``ends`` were requested from the broker. When a partition has been read up to its offset in
-        ``ends``, ``read_up_to_us`` may return ``asked_us`` for it.
+        If all of them are reached already, add nothing and return True. ``read_up_to_us`` uses ``ends`` and
+        ``asked_us``, too.
+
+        Args:
+            waiter: What ``start_at``, ``read`` or ``lower_goals`` returns when the offsets are reached.
+            ends: The end offset of each partition to wait for.
+            asked_us: When ``ends`` were requested from the broker, by the reader's clock.
         """
         self.note_ends(ends, asked_us)
         goal = dict(ends)
@@ -115,8 +119,8 @@ class HeldPartitions(Generic[Waiter]):
 
         Args:
             ends: The end offset of each partition to check.
-            asked_us: When ``ends`` were requested from the broker. A goal is lowered only if its own offsets were
-                requested earlier.
+            asked_us: Time, by the reader's clock, at which ``ends`` were requested from the broker. Only goals whose
+                ``asked_us`` is earlier are lowered.
 
         Returns:
             The waiters whose goal is reached now. They are removed.

@@ -164,9 +164,9 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return removed
 
     def stay_in(self, generation: MemberGeneration) -> None:
-        """Allow commits in ``generation``.
+        """Allow commits in ``generation`` if this member has kept its member id. Otherwise, do nothing.
 
-        Do nothing if ``generation`` has a new member id. See ``take_over`` for when a member gets a new id.
+        See ``take_over`` for when a member gets a new id.
         """
         if generation.member_id == self._coordinator.working_generation.member_id:
             self._coordinator.working_generation = generation
@@ -190,7 +190,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
 
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
-        """Commit offsets, and retry without limit. If a rebalance prevents the commit, return false."""
+        """Commit offsets. Retry until the commit succeeds (return true) or a rebalance prevents it (return false)."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
         if assignment is None or not (self.known and self._coordinator.may_commit):
             return False

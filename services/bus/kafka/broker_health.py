@@ -65,7 +65,7 @@ def backoff_s(attempt: int) -> float:
 async def wait_for_broker(settings: BusSettings) -> None:
     """Wait until a bootstrap broker accepts a connection, however long this takes.
 
-    If none does at first, log this once.
+    If no broker accepts a connection at first, log each of them once as unreachable.
 
     Raises:
         UserError: The broker refuses the credentials, or its certificate is not trusted.

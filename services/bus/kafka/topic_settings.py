@@ -24,7 +24,7 @@ class SettingRefusal(NamedTuple):
 async def read_setting(
     admin: Any, setting: str, topics: Iterable[str]
 ) -> tuple[dict[str, str | None], list[SettingRefusal]]:
-    """Return the setting's value by topic. If the broker returns an error for a topic, return a refusal instead.
+    """Return the setting's value by topic, and a refusal for each topic for which the broker returns an error.
 
     Raises:
         KafkaError: The broker could not answer now.

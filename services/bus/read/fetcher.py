@@ -1,8 +1,8 @@
-"""The read loop of group members and tail readers. It passes records to a callback, and never awaits the work on them.
+"""The read loop of group members and tail readers. It passes records to a synchronous callback.
 
-For each broker that is the leader of a partition which must be read, the loop has one connection with at most one fetch
-in flight. The broker answers a fetch when it has a new record. The loop decodes the response, passes the records to the
-callback, and sends the next fetch.
+For each broker that leads partitions to read, the loop has one connection with at most one fetch in flight. The broker
+answers a fetch when it has enough new records, or after a time limit. The loop decodes the response, passes the records
+to the callback, and sends the next fetch.
 """
 
 # aiokafka's consumer is not used: it has four tasks and six waits for each response. With a stream of tokens, these
@@ -113,7 +113,7 @@ class Fetcher:
         self._changed = asyncio.Event()
 
     def start_at(self, offsets: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on, starting now. Other partitions are not affected."""
+        """Read each partition in ``offsets`` from its offset on. The other partitions are not affected."""
         for partition, offset in offsets.items():
             self._place(partition, offset)
         for node in {self._cluster.leader(partition) for partition in offsets}:

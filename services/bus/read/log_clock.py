@@ -48,8 +48,9 @@ class LogClock:
     """Converts timestamps of one partition's records to the reader's clock. Records must be passed in log order.
 
     Attributes:
-        offset: How far the clock of the partition's present leader is behind the reader's clock.
-        since_us: A time by the reader's clock; 0 if unknown. All records appended before this time have been read.
+        offset: Estimate of how far the clock of the partition's present leader is behind the reader's clock.
+        since_us: All records that were appended before this time have been read. The time is by the reader's clock, in
+            microseconds; 0 if unknown.
     """
 
     __slots__ = ("_begun_us", "_newest_ms", "offset", "since_us")
@@ -60,7 +61,7 @@ class LogClock:
         self.follow(offset)
 
     def follow(self, offset: BrokerOffset) -> None:
-        """Convert the broker's times with ``offset`` from now on, because another broker leads the partition."""
+        """Use ``offset`` for all later timestamps. Call this when another broker becomes the partition's leader."""
         self.offset = offset
         # The offset when reading began. It counts until the partition was read to its end once, because records that
         # are read long after their append say nothing about the offset.

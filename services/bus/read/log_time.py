@@ -21,7 +21,7 @@ class LogTime:
         self._window_ends_ms = 0
 
     def note(self, timestamp_ms: int, now_ms: int) -> None:
-        """Update the estimate with the timestamp of a new record, which was read at ``now_ms``."""
+        """Measure how far the clocks differ, from the timestamp of a new record that was read at ``now_ms``."""
         # If the record were old, the time since its append would count as a difference of the clocks.
         if timestamp_ms <= 0:
             return

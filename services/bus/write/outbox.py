@@ -72,7 +72,7 @@ class Outbox:
             yield partition, queue.sent
 
     def complete_batch(self, partition: Partition) -> bool:
-        """Remove the batch that was in flight; the broker has answered it. Return whether to call ``drain`` now."""
+        """Remove the batch in flight after it was acknowledged or refused. Return whether to call ``drain`` now."""
         queue = self._queues[partition]
         self.count -= len(queue.sent)
         queue.sent = []

@@ -1,4 +1,4 @@
-"""Functions that run ``railbus audit show`` and ``railbus audit replay``."""
+"""Implement the commands ``railbus audit show`` and ``railbus audit replay``."""
 
 import argparse
 import sys

@@ -120,11 +120,11 @@ def input_file_id(batch_id: str) -> str:
 
 
 def store_input(store: FolderStore, batch_id: str, filename: str, write: Callable[[BinaryIO], None]) -> JobPlan:
-    """Store the input of a job that does not exist yet, and check its lines.
+    """Store the input file of a new job, and check its lines.
 
     Raises:
-        UserError: The input is invalid, for example because two lines have the same ``custom_id``. Or there are results
-            of this job already.
+        UserError: The input is invalid, for example because two lines have the same ``custom_id``. Or the job's folder
+            already has results.
     """
     file_id = input_file_id(batch_id)
     folder = store.work_folder(batch_id)

@@ -26,7 +26,7 @@ class _PriceList(msgspec.Struct, frozen=True):
 
 
 def token_prices(name: str | None, file: Path | None) -> TokenPrices:
-    """Return the token prices of an API. Without ``name``, they are unknown.
+    """Return the token prices of the API ``name``, or unknown prices if ``name`` is None.
 
     Raises:
         UserError: The price list cannot be read, or has no such API.

@@ -1,4 +1,4 @@
-"""A request of the command line, convertible to a JSON body or a Kafka event. No I/O."""
+"""A chat request, and its conversion to a JSON body or a Kafka event. No I/O."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -39,8 +39,8 @@ class ChatRequest:
     def timeout_s(self, usual_ms: int = DAY_MS) -> float:
         """Return the maximum time to wait for the end of the answer, in seconds.
 
-        ``usual_ms`` is the total deadline of a request without ``total_ms``. If the request goes to an edge, this
-        command does not know the deadline, because it depends on the policy's classes. So the default is a day.
+        ``usual_ms`` is the total deadline, in milliseconds, of a request without ``total_ms``. A client of an edge does
+        not know this deadline, because it depends on the policy's classes. So the default of ``usual_ms`` is a day.
         """
         return (self.total_ms or usual_ms) / 1_000 + 10  # the router gets 10 s to close the request
 

@@ -136,9 +136,9 @@ class _AnswerStream:
         self.outcome: Outcome | None = None
 
     async def read(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
-        """Ask for the answer, or resume it, and handle what the edge sends.
+        """Send the request, or resume its answer, and handle what the edge sends.
 
-        Return whether the edge sent anything but a temporary refusal.
+        Return False if the edge sent nothing, or only a temporary refusal.
         """
         await socket.send_str(self._opening())
         received = False

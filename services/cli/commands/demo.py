@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 if every scene ended as expected, else 1."""
+    """Play the chosen scenes. Return 0 if all of them ended as expected, else 1."""
     require_governance(instead="")
     require_vertex()
     for name in tuple(os.environ):  # settings of this shell must not change the demo

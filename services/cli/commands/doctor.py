@@ -1,4 +1,4 @@
-"""``railbus doctor``: report what is installed and what is reachable. For what is missing, report a remedy."""
+"""``railbus doctor``: report what is installed, what is reachable, and how to fix what is missing."""
 
 import argparse
 import asyncio

@@ -80,7 +80,7 @@ class StatusLines:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold back all status lines until the block ends."""
+        """Hold back status lines until the ``with`` block ends. Then write the newest ``MAX_HELD_LINES`` of them."""
         held = self._held = deque(maxlen=MAX_HELD_LINES)
         try:
             yield

@@ -109,7 +109,7 @@ class DemoTree:
 
 @asynccontextmanager
 async def open_demo_tree() -> AsyncIterator[DemoTree]:
-    """Run the demo's services while the block runs. Their files are removed afterwards.
+    """Run the demo's services until the ``async with`` block ends. Then remove their files.
 
     Raises:
         UserError: A service cannot run.

@@ -62,7 +62,7 @@ def written_us(record: Received) -> int:
 
 
 def in_order(records: Sequence[Received]) -> list[Received]:
-    """Sort records by time, but leave the records of ``railbus.streams`` in their given order."""
+    """Sort records by time. The records of ``railbus.streams`` keep their order among themselves."""
     keyed: list[tuple[int, int, Received]] = []
     newest = 0
     for number, record in enumerate(records):

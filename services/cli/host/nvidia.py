@@ -1,4 +1,4 @@
-"""Check the settings of NVIDIA GPUs in the output of ``nvidia-smi``. Pure functions."""
+"""Check the settings of NVIDIA GPUs as ``nvidia-smi`` prints them. No I/O."""
 
 import csv
 import io

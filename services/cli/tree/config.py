@@ -192,8 +192,8 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
 def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return the archiver's environment variables.
 
-    ``RAILBUS_AUDIT_KEY`` and ``RAILBUS_AUDIT_ANCHORS`` are paths of files. A path in ``env`` is kept. By default, the
-    files are next to a local archive, and in ``folder`` for a remote archive.
+    ``RAILBUS_AUDIT_KEY`` and ``RAILBUS_AUDIT_ANCHORS`` are paths of files. A path in ``env`` is kept. By default, both
+    files are next to the archive, or in ``folder`` if the archive is remote.
     """
     if "://" in location:
         chosen, beside, name = location, folder, "archive"

@@ -23,7 +23,7 @@ _LOCK: Final = "lock"
 
 
 def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Path:
-    """Return the folder of the embedded broker's log: ``data_dir``, or one in the state folder.
+    """Return the folder of the embedded broker's log: ``data_dir``, or else ``log`` in the state folder ``folder``.
 
     With ``forget``, an existing log is removed.
 
@@ -44,7 +44,7 @@ def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Pa
 
 
 def kafka_log_dir(data_dir: Path | None, folder: Path) -> Path:
-    """Return the folder for Apache Kafka's data: ``data_dir``, or an empty folder in the state folder.
+    """Return the folder for Apache Kafka's data. Without ``data_dir``, empty and use ``kafka`` in the state folder.
 
     Raises:
         UserError: The folder cannot be written, or its disk is full.

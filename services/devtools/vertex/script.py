@@ -63,13 +63,16 @@ class EmulatorScript:
     block: int | None = None
 
     def first_s(self, rng: random.Random) -> float:
-        """Return the delay of the first word in seconds: ``ttft`` plus a random delay whose scale is ``tail``."""
+        """Return the delay of the first word in seconds: ``ttft`` plus a random delay.
+
+        The random delay has a Lomax distribution with scale ``tail``. ``ttft`` and ``tail`` are in milliseconds.
+        """
         tail = self.tail * (float((1 - rng.random()) ** (-1 / _SHAPE)) - 1)
         return (self.ttft + tail) / 1_000
 
 
 def parse_script(model: str, default: EmulatorScript) -> EmulatorScript:
-    """Parse a model name that is a script, such as ``emulated-n50``. For any other name, return ``default``.
+    """Return the script in a model name such as ``emulated-n50``; ``default`` if the name contains no script.
 
     Raises:
         ValueError: The script has an unknown part.

@@ -142,7 +142,7 @@ def _check(body: Any) -> int:
 
 @asynccontextmanager
 async def serving(emulator: VertexEmulator, host: str, port: int) -> AsyncIterator[int]:
-    """Run the server while the block runs. Yield its port.
+    """Run the emulator's HTTP server until the ``async with`` block ends. Yield the server's port.
 
     Raises:
         UserError: The port cannot be used.

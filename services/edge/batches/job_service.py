@@ -79,10 +79,10 @@ class JobService:
 
     @property
     def store(self) -> FolderStore:
-        """The storage of the files.
+        """The folder with the tenants' files and job data.
 
         Raises:
-            ApiError: 503, if files and batches are off.
+            ApiError: 503, if no folder is configured.
         """
         if self._store is None:
             raise ApiError(503, "Files and batches are turned off here.", code="batches_off")

@@ -96,7 +96,7 @@ class DeliverySession:
         return items
 
     def resume(self, history: Sequence[LoggedEvent], after: OpId | None) -> CatchUpOps:
-        """Apply the events of a request so far. The client has the ops up to ``after``.
+        """Apply ``history``, the events of the request until now. The client already has the ops up to ``after``.
 
         Raises:
             ApiError: 400, if no op of this request has the position ``after``.
@@ -131,7 +131,7 @@ class DeliverySession:
         self._resumed_with = frozenset()
 
     def shorten(self, unsent: Sequence[PositionedOp]) -> CatchUpOps:
-        """Return the ops ``unsent``. Text is left out if one of the ops shows it and a later op takes it back."""
+        """Return ``unsent``, but without text that one of these ops shows and a later one takes back."""
         return self._caught_up((), unsent)
 
     def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:

@@ -31,7 +31,7 @@ class ClientConnection:
     """The connection over which a stream is sent.
 
     Attributes:
-        name: A name for the receipts. Streams on the same websocket have different names.
+        name: Id of the connection in ``Attached`` and ``Detached``. Streams on the same websocket have different ids.
         until_closed: If True, the stream ends with the op ``close``. If False, the stream ends with the op that
             completes the answer, such as ``finish``.
         resumed_from: Position of the last op that the client had before the stream; None if the client had no ops.
@@ -50,8 +50,8 @@ class OpenRequest:
     Attributes:
         at: When the request reached the host of its edge, in microseconds since the epoch. The edge reads the request a
             little later.
-        waited_ms: Time from ``at`` until the request was written to the log, in milliseconds. For a resumed stream, it
-            is ``Request.waited_ms``, which counts only from the moment at which the edge read the request.
+        waited_ms: Time from ``at`` until the request was written to the log, in milliseconds. For a resumed stream,
+            this time begins only when the edge read the request, as in ``Request.waited_ms``.
         total_ms: The total deadline, in milliseconds from the moment at which the edge read the request.
     """
 
@@ -215,8 +215,8 @@ class Subscription:
     def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
         """End the stream: send the pending ops, and then ``error`` or the normal end of the stream.
 
-        With ``withhold``, drop the pending ops instead. If there is an error and the head of the HTTP response has not
-        been sent yet, send nothing. The response can then report the error, which is in ``early_error``.
+        With ``withhold``, drop the pending ops. If an error occurs before the head of the HTTP response has been sent,
+        send nothing: the caller then answers the HTTP request with ``early_error``.
         """
         if self.reason is not None:
             # The client has disconnected after its answer was complete and before the answer was written.

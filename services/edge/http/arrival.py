@@ -41,9 +41,9 @@ def request_timestamps(sockets: Iterable[Any]) -> bool:
 
 
 def unread_since_us(connection: socket.socket, read_us: int) -> int:
-    """Return the time at which the first unread byte arrived, in microseconds since the epoch.
+    """Return the time at which the first unread byte reached this host, in microseconds since the epoch.
 
-    If the kernel does not know it, return ``read_us``.
+    If the kernel has no plausible timestamp for this byte, return ``read_us``, the present time.
     """
     try:
         _, messages, _, _ = connection.recvmsg(1, _CONTROL_BYTES, _PEEK)

@@ -63,7 +63,7 @@ class BodyTurn:
         self.end_work()
 
     def end_work(self) -> None:
-        """Let other bodies be processed from now on."""
+        """End the processing of this body, so that other bodies can be processed."""
         if self._works:
             self._works = False
             self._room.end_work(self._count)
@@ -117,7 +117,7 @@ class BodyRoom(Generic[Key]):
         return BodyTurn(self, count)
 
     async def begin_work(self, count: int) -> None:
-        """Add the bytes of a complete body to the total, and wait until the body may be processed.
+        """Add a complete body of ``count`` bytes to ``total``, and wait until the body may be processed.
 
         Raises:
             ApiError: 503, if there is no memory for the body, or the wait takes longer than ``TURN_S``.
@@ -131,7 +131,7 @@ class BodyRoom(Generic[Key]):
             raise
 
     def count_whole(self, count: int) -> None:
-        """Add the size of a complete body to ``total``."""
+        """Count the bytes of a complete body. A negative ``count`` subtracts them."""
         self.total += count
 
     def _make_room(self) -> None:

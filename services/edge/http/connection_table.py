@@ -126,7 +126,7 @@ class ConnectionTable(Generic[Key]):
             self._groups[entry.group].waiting[key] = None
 
     def busy(self, key: Key) -> None:
-        """Remove the deadline of a connection. ``wait`` sets a new one."""
+        """Mark a connection as not waiting for its client. It has no deadline until ``wait`` sets one."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.wait = None
@@ -135,7 +135,7 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a trusted proxy's connection under the address of its present client, unless a limit forbids it."""
+        """Count a trusted proxy's connection for the client whose request it carries, unless a limit forbids this."""
         # ``address`` is ``PROXIED`` between two requests.
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:
@@ -181,7 +181,7 @@ class ConnectionTable(Generic[Key]):
             self._leave(key, entry)
 
     def expire(self, now_s: float) -> list[tuple[Key, Wait]]:
-        """Remove the connections whose deadline has passed. Return each of them with what the edge waited for."""
+        """Remove the connections whose deadline has passed. Return each of them with its ``Wait``."""
         expired = [
             (key, entry.wait)
             for key, entry in self._entries.items()

@@ -101,12 +101,12 @@ class Connections:
         return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
-        """Count a new connection. If there are then too many, close one."""
+        """Count a new connection. If it exceeds a limit, close another connection if possible."""
         counted = PROXIED if self.proxies.trusts(address) else address
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a trusted proxy's connection under another address. Return the limit that forbids this, if any."""
+        """Count a trusted proxy's connection as one of ``address``. Return the limit that forbids this, or None."""
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)
         return admission.refusal
@@ -277,7 +277,7 @@ class LimitedHandler(web.RequestHandler):
             raise too_many(refusal)
 
     def end(self, written_us: int | None = None) -> None:
-        """Record that the request was answered, at ``written_us`` or else now."""
+        """Record when the request was answered: at ``written_us``, or now if ``written_us`` is None."""
         self._answered_us = now_us() if written_us is None else written_us
         if self._connections.proxies.trusts(self._peer):
             self._connections.move(self, PROXIED, self._loop.time())
@@ -294,9 +294,10 @@ class LimitedHandler(web.RequestHandler):
         self._connections.upgrade(self)
 
     def abort_if_client_left(self) -> None:
-        """Abort the connection if the client has left while its next, pipelined request waits for its turn.
+        """If a pipelined request waits and the client has left, abort the connection.
 
-        Meanwhile nothing is read from the connection, so the event loop does not notice that the client has left.
+        While a pipelined request waits, nothing is read from the connection. So the event loop does not notice that the
+        client has left.
         """
         transport = self.transport
         if transport is None or transport.is_closing() or not self._buffer_paused:

@@ -39,7 +39,10 @@ def error_response(error: ApiError, headers: Mapping[str, str] | None = None) ->
 
 
 def raw_error(error: ApiError) -> bytes:
-    """Format an error response for a request that reaches no handler. The caller must close the connection after it."""
+    """Format an error response for a request that reaches no handler.
+
+    The caller must close the connection after sending the response.
+    """
     headers = COMMON_HEADERS | {
         "Cache-Control": "no-store",
         "Content-Type": "application/json",

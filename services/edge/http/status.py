@@ -69,7 +69,7 @@ class StatusEndpoint:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def models(self, request: web.Request) -> web.Response:
-        """List the name ``default``, and the models that recently answered requests of the tenant on this edge."""
+        """List the model name ``default``, and the models that recently answered the tenant's requests on this edge."""
         names = self._names(self._keys.tenant_of(request.headers))
         return _json({"object": "list", "data": [_model(name) for name in names]})
 

@@ -54,7 +54,7 @@ class Activity:
             recalls.append(_Recall(min(each.appended_at, now_us), *about, each.action, each.category, each.rule))
 
     def recalls(self, tenant: str | None, since_at: int) -> list[dict[str, Any]]:
-        """Return the recalls after ``since_at``, newest first, but at most ``MOST_RECALLS``.
+        """Return at most ``MOST_RECALLS`` recalls after ``since_at`` (microseconds since the epoch), newest first.
 
         A recall takes back text of an answer. If ``tenant`` is None, the recalls of all tenants are included.
         """

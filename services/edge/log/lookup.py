@@ -84,7 +84,7 @@ class LookupReader:
 
 
 class LogLookup:
-    """Finds requests and their events on the log. The tenants share a pool of readers."""
+    """Finds requests and their events on the log."""
 
     def __init__(self, settings: BusSettings, index: RequestIndex) -> None:
         self._index = index

@@ -80,7 +80,9 @@ class PartitionFollower:
             group.create_task(self._update_homes())
 
     def reserve_request_id(self, now_ms: int) -> tuple[str, PartitionHold] | None:
-        """Create the id of a new request. The partition of this id is read until the returned hold is released.
+        """Return the id of a new request, and a hold on the id's partition.
+
+        The edge reads this partition at least until the hold is released.
 
         The edge puts new requests only into its home partitions. So random ids are drawn until one belongs to a home
         partition. Return None if there is no home partition, or if ``MAX_TRIES`` ids all belong to other partitions.
@@ -99,7 +101,7 @@ class PartitionFollower:
     async def hold(self, partition: int) -> PartitionHold:
         """Read a partition until the returned hold is released. Start now if the edge does not read the partition yet.
 
-        The handler gets every record that is appended after this call returns.
+        The edge misses no record that is appended after this call returns.
         """
         hold = self._hold(partition)
         try:
@@ -115,7 +117,7 @@ class PartitionFollower:
             self._changed.set()
 
     def retire(self) -> None:
-        """Make ``reserve_request_id`` return None from now on. The edge still reads its partitions."""
+        """Make ``reserve_request_id`` return None from now on. Still read partitions for open streams."""
         self._plan.retire()
 
     async def reachable(self) -> bool:

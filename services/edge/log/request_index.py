@@ -84,7 +84,7 @@ class RequestIndex:
         return None if entry is None else entry.posted
 
     def span(self, key: bytes) -> EventSpan | None:
-        """Return the range of offsets of a request's events so far; None if it is not known."""
+        """Return the range of offsets of a request's events so far; None if the range is not known."""
         entry = self._entries.get(key)
         if entry is None or not entry.whole:
             return None

@@ -57,7 +57,7 @@ class Scan:
         return self.position >= self.end or bool(self._first_only and self.found)
 
     def rewind(self, offset: int) -> None:
-        """If the search has passed ``offset``, go back to this offset. Drop the records found from this offset on."""
+        """If the search has passed ``offset``, go back to this offset. Drop the records found at or after it."""
         self.position = max(self._begin, min(self.position, offset))
         self.found = [record for record in self.found if record.offset < offset]
 
@@ -66,7 +66,7 @@ class ScanTurn:
     """A short time in which a reader reads one partition, for one look-up or several.
 
     Attributes:
-        owner: The look-up for which the turn was started. Others of the same partition can join.
+        owner: The look-up for which the turn was started. Other look-ups of the same partition can join the turn.
         begin: The offset at which the reader should start.
     """
 
@@ -163,7 +163,7 @@ class ScanQueue:
             turn.leave(scan)
 
     def begin_turn(self) -> ScanTurn | None:
-        """Start the turn of the next look-up. If none may have a turn now, return None."""
+        """Start a turn for the next look-up and return it. Return None if no turn may start now."""
         lent = Counter(turn.owner.tenant for turn in self._turns.values())
         for tenant, scans in self._by_tenant.items():
             owner = next((scan for scan in scans if scan.place not in self._turns), None)
@@ -181,8 +181,8 @@ class ScanQueue:
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
         """Record that the reader of ``turn`` starts at the offset ``reader_position``.
 
-        Return the look-ups that are complete now. The reader starts at a later offset than ``turn.begin`` if the log no
-        longer has the record at ``turn.begin``. A look-up whose records are all missing is complete at once.
+        Return the look-ups that are complete now. If the log no longer has the record at ``turn.begin``, the reader
+        starts at a later offset. A look-up that searches only earlier offsets is then complete.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:

@@ -57,7 +57,7 @@ class BatchRoom:
         return len(self._waiting)
 
     async def take(self) -> StreamPlace:
-        """Wait until a batch request may use a stream.
+        """Take a place among the edge's streams for a batch request. Wait if none is free.
 
         Raises:
             ApiError: 503, if too many batch requests wait already.

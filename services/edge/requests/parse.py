@@ -52,7 +52,7 @@ class ParsedRequest:
         include_usage: Whether a stream ends with the token counts.
         on_restart: What an OpenAI-style stream does if another attempt takes over after text was sent.
         ignored: Names of unknown parameters in the body.
-        asked: What the client said about lane, class and deadlines. The template has what the policy made of it.
+        asked: Lane, class and deadlines as the client gave them. The values that apply are in ``template``.
     """
 
     template: Request

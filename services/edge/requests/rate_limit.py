@@ -19,7 +19,10 @@ class Rate:
     burst: int
 
     def cost_us(self, units: int = 1) -> int:
-        """Return how many microseconds it takes until the average rate allows this many units."""
+        """Return the time in microseconds in which the average rate allows ``units`` units.
+
+        More than ``burst`` units cost as much as ``burst`` units.
+        """
         return min(units, self.burst) * 60_000_000 // self.per_minute
 
     @property
@@ -32,7 +35,7 @@ class RateDecision:
     """The result of ``gcra``.
 
     Attributes:
-        arrival_us: The state to pass to the next call of ``gcra``, in microseconds.
+        arrival_us: GCRA's theoretical arrival time, in microseconds. Pass it to the next call of ``gcra``.
         wait_us: Microseconds until the requested units are allowed; 0 if they are allowed now.
     """
 
@@ -41,9 +44,9 @@ class RateDecision:
 
 
 def gcra(rate: Rate, arrival_us: int, now_us: int, units: int = 1) -> RateDecision:
-    """Decide whether ``units`` are allowed at ``now_us``.
+    """Decide whether ``units`` (requests or tokens) are allowed at ``now_us``.
 
-    For ``arrival_us``, pass the ``arrival_us`` of the previous decision; 0 if there was none.
+    ``arrival_us`` is the field ``arrival_us`` of the previous decision; 0 if there was no previous decision.
     """
     following = max(arrival_us, now_us) + rate.cost_us(units)
     wait_us = following - now_us - rate.tolerance_us
@@ -62,7 +65,10 @@ class LocalLimiter:
         self._arrivals: OrderedDict[str, int] = OrderedDict()
 
     def wait_us(self, tenant: str, now_us: int, units: int = 1) -> int:
-        """If the units are allowed now, charge the tenant and return 0. Otherwise return the microseconds to wait."""
+        """Charge the tenant for ``units`` requests or tokens, and return 0.
+
+        If the limit does not allow them now, charge nothing and return how many microseconds to wait.
+        """
         decision = gcra(self._rate, self._arrivals.pop(tenant, 0), now_us, units)
         self._arrivals[tenant] = decision.arrival_us
         if len(self._arrivals) > self._size:

@@ -97,7 +97,10 @@ class SharedLimits:
         self._redis_down = False
 
     async def wait_us(self, quota: Quota, tenant: str, now_us: int, units: int = 1) -> int:
-        """If the units are allowed now, charge the tenant and return 0. Otherwise return the microseconds to wait."""
+        """Charge the tenant for ``units`` requests or tokens, and return 0.
+
+        If the limit does not allow them now, charge nothing and return how many microseconds to wait.
+        """
         rate = self._rates.get(quota)
         if rate is None:
             return 0

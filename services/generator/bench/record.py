@@ -9,8 +9,8 @@ class RequestRecord:
     """The measurements of one request.
 
     Attributes:
-        due_ms: Planned start of the request, in milliseconds since the start of the loop. Always 0 in a
-            ``Repetition``: there, the time counts from the start of the repetition, and all requests start at once.
+        due_ms: Planned start of the request, in milliseconds since the start of the ``OpenLoop`` or ``SampleLoop`` to
+            which the request belongs. In a ``Repetition``, all requests start at once, and ``due_ms`` is always 0.
         steps: For each engine step with tokens: milliseconds since the request was due, and the number of tokens.
         total_ms: Milliseconds from when the request was due until it ended.
         usage: The engine's token counts; None if the request failed.

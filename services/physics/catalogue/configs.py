@@ -28,7 +28,9 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "config.json") -> Model:
-    """Return the model that a ``config.json`` describes. ``source`` is the origin of the numbers.
+    """Return the model that a ``config.json`` describes.
+
+    ``source`` says where the numbers come from. The returned model has this text in ``Model.source``.
 
     Raises:
         ValueError: The ``model_type`` is not supported, or a field is missing or wrong.

@@ -11,7 +11,7 @@ from services.planner.batch.ways import BatchJob, Way
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The way to run a batch job that was chosen by one criterion.
+    """The way that is best for a batch job by one criterion.
 
     Attributes:
         question: The criterion, such as ``fastest``.

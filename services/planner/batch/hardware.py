@@ -77,8 +77,8 @@ class Estimate:
 def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
     """Estimate the hours that a job takes, as an interval.
 
-    ``factors`` has corrections of the time, taken from measurements. The key is the name of an accelerator. Without an
-    entry, the time is not corrected.
+    The predicted hours are multiplied by ``factors[NAME]``, where NAME is the name of the accelerator. The factors come
+    from measurements. Without an entry, the factor is 1.
 
     Raises:
         ValueError: The model or batch does not fit into memory.

@@ -33,7 +33,7 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         gpu: Name in the catalogue.
-        price: Price of an accelerator that is bought in addition to the owned ones.
+        price: Price to buy one accelerator. It is paid for each accelerator that a way needs beyond ``count``.
         watts: Power of one accelerator under load.
     """
 
@@ -45,7 +45,7 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An accelerator that can be rented by the hour.
+    """An accelerator that can be rented by the hour. Prices are in US dollars.
 
     Attributes:
         gpu: Name in the catalogue.

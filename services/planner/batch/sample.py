@@ -92,9 +92,10 @@ class SampledEngine:
         return _between(((0, self.fixed_ms), *self.steps), running)
 
     def each_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return the predicted inverse of the throughput, in milliseconds per answer.
+        """Predict the inverse of the throughput, in milliseconds per answer.
 
-        ``new`` is the number of uncached prompt tokens of a request.
+        ``at_once`` is the number of concurrent requests. ``new`` is the number of uncached prompt tokens of a request.
+        ``output`` is the number of tokens of an answer.
         """
         # The speed of the machine may have changed during the sample. A factor makes the result for each measured
         # number of concurrent requests equal to the measurement.
@@ -111,9 +112,11 @@ class SampledEngine:
         return prompt + (output - 1) * self.step_ms(at_once) / at_once
 
     def hours(self, requests: int, at_once: int, output: float, *, new: float | None = None) -> Range:
-        """Return the time of ``requests`` requests as an interval, in hours.
+        """Predict how many hours the engine takes to answer all requests, as an interval.
 
-        ``new`` is the number of uncached prompt tokens of a request; None means as many as in the sample.
+        ``requests`` is the number of requests, and ``at_once`` is how many of them run at once. ``output`` is the
+        number of tokens of an answer. ``new`` is the number of uncached prompt tokens of a request; None means as many
+        as in the sample.
         """
         new = self.new if new is None else new
         value = requests * self.each_ms(at_once, new, output) / 3.6e6
@@ -199,13 +202,13 @@ def _loop(results: Sequence[SampleResult], at_once: int) -> SampledLoop:
 
 
 def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
-    """Fit formulas for the times of an engine to a sample of measurements.
+    """Compute the times that an engine takes for a prefill and for a decode step, from a sample of measurements.
 
     The sample must include a closed-loop test with one request at a time, and a closed-loop test with several
     concurrent requests.
 
     Raises:
-        ValueError: One of these tests is missing, or a test has too few answers.
+        ValueError: One of these tests is missing, or has too few answers, or every answer of it came in one piece.
     """
     loops = tuple(_loop(results, number) for number in sorted({each.at_once for each in results}))
     if not loops or loops[0].at_once != 1 or len(loops) < 2:
@@ -266,7 +269,7 @@ def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
 
 
 def measured_ways(job: BatchJob, engine: SampledEngine, name: str, score: float | None, per_hour: float) -> list[Way]:
-    """Predict the time and the cost of the job on the engine that ran the sample.
+    """Return ways to run the job on the engine that ran the sample, with predicted time and cost.
 
     The ways differ in the number of concurrent requests and in the length of the answers. If more than about 5 % of the
     sample's prompt tokens were cached, one more way assumes that none are cached.

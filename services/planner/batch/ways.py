@@ -74,7 +74,8 @@ class BatchJob:
         best: Share of all requests that count as the best. These are the requests whose answers would get the highest
             scores if the last model of a cascade answered every request. The plan predicts what share of them
             reaches the last model.
-        rho: Rank correlation between the scores of two models' answers: the first and the last model of a cascade.
+        rho: Rank correlation between the scores of the first model's answers and those of the last model's answers,
+            in a cascade.
         quality_loss: By how many points the quality score of the planned way may be lower than that of ``model``.
         factors: Measured corrections of predicted times, by the name of the accelerator.
     """

@@ -14,7 +14,7 @@ MAX_BATCH: Final = 256
 def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[GammaBand, ...]:
     """Return the number of tokens to draft (gamma) for each range of batch sizes.
 
-    It is the gamma with the shortest time between tokens in the bench, or 0 if drafting saves too little time.
+    In each range, choose the gamma with the shortest measured time between tokens, or 0 if drafting saves too little.
     ``gammas`` has the number of tokens that each arm of the bench drafts per step.
     """
     # Empty if no batch size was measured both with and without drafting. Gamma never grows with the batch size.

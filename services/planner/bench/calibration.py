@@ -45,7 +45,7 @@ class Calibration:
     Attributes:
         rooflines: Performance model of each arm, fitted to all measurements.
         alpha: Probability that a drafted token is accepted, by arm.
-        positions: By arm: for each position in a draft, the share of drafts whose token at this position was accepted.
+        positions: Share of drafts whose token at a given position was accepted, by arm and position.
         predictions: Predictions by ``rooflines`` for all measurements.
         held_out: Predictions by models that were fitted to batch size 1 only.
         bands: Number of tokens to draft, by batch size.

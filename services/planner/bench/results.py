@@ -30,9 +30,9 @@ class RequestResult(msgspec.Struct, frozen=True):
     """One request of a bench. All times are in milliseconds.
 
     Attributes:
-        due_ms: Planned start of the request, counted from the start of its open loop or sample. In a
-            ``RepetitionResult``, it is always 0, because all its requests start at the same time.
-        steps: For each received piece of the answer, its time after ``due_ms`` and its number of tokens.
+        due_ms: Planned start of the request, counted from the start of the open loop or sample that it belongs to.
+            Always 0 in a ``RepetitionResult``, because all its requests start at the same time.
+        steps: For each received piece of the answer: the time from ``due_ms`` to its receipt, and its number of tokens.
         total_ms: Time from ``due_ms`` to the end of the answer.
     """
 

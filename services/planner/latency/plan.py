@@ -69,7 +69,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Whether the first token is as early as without input rails. If so, the report calls the rails "paid for"."""
+        """Whether the rails add no delay to the first token. The report then says that they are "paid for"."""
         return self.seen_ms == 0
 
 
@@ -81,8 +81,7 @@ class FirstTokenDeadline:
         ttft_ms: The deadline, counted from the receipt of the request at the edge.
         prefill_ms: Part of the deadline that is left for queue and prefill.
         longest: Longest prompt, in uncached tokens, that meets the deadline on an idle engine.
-        longest_floor: Longest prompt for an ideal engine at the rates of the data sheet (``FLOOR``). It is never
-            shorter than ``longest``.
+        longest_floor: Like ``longest``, but for an ideal engine that reaches the rates of the GPU's data sheet.
         utilisation: Highest load at which 99 % of the requests meet the deadline; 0 if there is none.
         variation: Coefficient of variation of the time for queue and prefill.
     """

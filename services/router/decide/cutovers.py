@@ -205,8 +205,8 @@ def ttft_due_us(state: RequestState) -> int:
 def all_failed(state: RequestState) -> Failed | None:
     """Return the failure of the newest candidate if all candidates have failed; otherwise None.
 
-    The candidates are the attempts that neither a ``Cutover`` nor a race for the first token has ruled out. There are
-    several candidates only during such a race.
+    The candidates are the attempts whose text may still be shown. There are several candidates only while attempts
+    race for the first token.
     """
     failures = state.failures
     if not failures:

@@ -41,7 +41,10 @@ class SpendTracker:
         return self._budget.allows(usd, now_us)
 
     def reserve(self, request_id: str, usd: float) -> None:
-        """Count an attempt whose ``Cutover`` is being written. Call ``release`` when the ``Cutover`` was read back."""
+        """Count an attempt and its price while its ``Cutover`` is being written.
+
+        Call ``release`` when the ``Cutover`` was read back.
+        """
         self._reserved[request_id] = usd
 
     def release(self, request_id: str) -> None:
@@ -60,7 +63,7 @@ class SpendTracker:
             second.usd = max(0.0, second.usd + usd)
 
     def totals(self, now_us: int) -> tuple[int, int, float]:
-        """Return the number of requests, the number of further attempts, and the price of these attempts.
+        """Return the number of requests, the number of further attempts, and their total price in US dollars.
 
         Only the last ``WINDOW_S`` seconds count. Reserved attempts are included.
         """
@@ -112,8 +115,7 @@ class FallbackBudget:
     def used(self, now_us: int) -> float:
         """Return the spent fraction of the allowed attempts or of the allowed money, whichever is larger.
 
-        Return at least 1 if an attempt was refused within the last minute. Ignore refusals if the limits allow no
-        attempts.
+        If attempts are allowed and one was refused within the last minute, return at least 1.
         """
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0

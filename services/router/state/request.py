@@ -58,8 +58,8 @@ class RequestState:
         over_budget: Whether a spent budget prevents a cutover that the request needs.
         bypass: Whether the request goes to the cloud at once, because the breaker refused it.
         probe: Whether the request is a probe of the breaker.
-        health_recorded: Whether this router's breaker, or the previous router's breaker, has already counted the
-            request as served in time or as not served in time.
+        health_recorded: Whether the request's outcome (served in time or not) was already counted, by this router's
+            breaker or by the previous router's breaker.
         timer_us: When the request's earliest timer is due; 0 if it has no timer.
         pending: The time of writing of each decision that was not read back from the log yet. A key names the decision,
             such as ``closed`` or ``cutover-2``. Times are in microseconds since the epoch, by this process's clock.
@@ -175,7 +175,13 @@ class RequestState:
         return self.screen.over or not self.known
 
     def on_stream(self, event: StreamEvent, at_us: int, log_ms: int) -> None:
-        """Apply an event. Its append time is ``at_us`` by this process's clock, and ``log_ms`` by the broker's."""
+        """Apply an event.
+
+        Args:
+            event: The event.
+            at_us: Time at which the event was appended, in microseconds of this process's clock.
+            log_ms: The same time in milliseconds of the broker's clock.
+        """
         screen = self.screen
         match event:
             case Chunk():
@@ -217,8 +223,8 @@ class RequestState:
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
         """Return whether to write the decision ``key`` now. If so, also store the present time in ``pending``.
 
-        Return False if the decision was already written and has not been read back, and ``known_us`` is less than
-        ``RETRY_US`` after the writing. ``known_us`` is the time up to which the log was read.
+        A decision that was written but not read back yet is written again when ``known_us``, the time up to which the
+        log was read, is at least ``RETRY_US`` after the writing.
         """
         written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:

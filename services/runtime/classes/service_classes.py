@@ -60,9 +60,9 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The default of each deadline that a request of the class does not set itself.
+    """The deadlines of a class for requests that do not set their own.
 
-    A deadline that is missing here has the default of the lane.
+    If a deadline is None, the default of the lane applies.
 
     Attributes:
         verdict_ms: Deadline for the verdict.

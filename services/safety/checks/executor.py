@@ -52,7 +52,7 @@ OnOutcome = Callable[[CheckRequest, CheckOutcome], None]
 
 # Thousands of short steps begin each second, and `asyncio.timeout` would cost more than the steps.
 class TimeoutSweeper:
-    """Cancels tasks that take too long between ``begin`` and ``end``. One timer serves all tasks."""
+    """Cancels a task if its time limit passes before ``end`` is called for it. One timer serves all tasks."""
 
     def __init__(self) -> None:
         self._due_s: dict[asyncio.Task[object], float] = {}

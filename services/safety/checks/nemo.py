@@ -3,8 +3,8 @@
 NeMo compiles the rails, and this module runs them one by one. NeMo's own runner is not used, because it stops at the
 first rail that blocks, and because it does not say where in the text a finding is.
 
-One rail is Railbus's own and finds disguised words. It is called directly, because a call through NeMo costs
-five times as much.
+One rail is Railbus's own and finds disguised words. It is called directly, because a call through NeMo takes
+several times as long.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The requests for checks of tiers 1 and 2, and the outcomes of these checks. No I/O."""
+"""The requests for checks of tier 1 (NeMo rails) and tier 2 (classifiers), and the outcomes of the checks. No I/O."""
 
 from dataclasses import dataclass
 from typing import Literal, final

@@ -29,9 +29,9 @@ class CheckContext:
     Attributes:
         source: The name of the safety process in the events that it writes.
         now_us: The current time in microseconds since the epoch. The core sets it before it makes decisions.
-        work: Estimated extra cost of pattern matching, as a number of table look-ups. Each character needs one look-up
-            anyway, so ``work`` has only the further look-ups. ``SafetyCore.step`` sets ``work`` to 0 when it starts.
-            If ``work`` becomes large, ``step`` ends early.
+        work: Estimated cost of pattern matching, beyond the cost of reading each character once. The unit is the cost
+            of reading one character. ``SafetyCore.step`` sets ``work`` to 0 when it starts. If ``work`` becomes large,
+            ``step`` ends early.
         holding: Whether checks are held back, because the partition is still catching up.
     """
 
@@ -58,7 +58,7 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
 
 
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
-    """Return the indexes of the rules whose matches stop the answer."""
+    """Return the indexes, in ``policy.rules``, of the rules whose matches stop the answer."""
     by_tenant = _immediate.setdefault(policy, {})
     found = by_tenant.get(tenant)
     if found is None:

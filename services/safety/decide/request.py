@@ -74,7 +74,7 @@ class RequestCheck:
     def add(self, event: Chunk) -> list[RunOutput]:
         """Add a chunk to its run, and check at most ``SLICE_CHARS`` characters.
 
-        If text is left, add the run to ``unread``.
+        If unchecked text is left, add the run to ``unread``.
         """
         run = self._runs.get(event.attempt)
         if run is None or run.key.run != event.run:
@@ -105,7 +105,10 @@ class RequestCheck:
         return []
 
     def read(self) -> list[RunOutput]:
-        """Check at most ``SLICE_CHARS`` of the text of the first run in ``unread``. Return what is to be done next."""
+        """Check at most ``SLICE_CHARS`` characters of the first run in ``unread``.
+
+        Return the checks to run and the events to write.
+        """
         run = self.unread.popleft()
         outputs = run.read()
         self._after(run)

@@ -4,10 +4,10 @@ All decisions depend only on the text, on character offsets in it, and on the po
 was cut into chunks, when the chunks arrived, or when a check answered. The only exception is a check that could not be
 done.
 
-- Tier 0 reads every character. It reports a finding as soon as the finding is certain. After the first finding that
-  stops the answer, no more text is read.
-- Tiers 1 and 2 check windows. The offset at which a window ends does not depend on chunks or time. The outcomes of
-  checks are processed in the order of the windows.
+- Tier 0 (the search for patterns) reads every character. It reports a finding as soon as the finding is certain. After
+  the first finding that stops the answer, no more text is read.
+- Tier 1 (NeMo rails) and tier 2 (classifiers) check windows. The offset at which a window ends does not depend on
+  chunks or time. The outcomes of checks are processed in the order of the windows.
 - If a window passes tier 1, the chunks before its end are cleared. But if its last characters may be the start of a
   finding, the chunks with these characters are not cleared yet.
 - The last clearance of a run requires that the text passed tier 2, too. With the delivery mode ``gated``, every
@@ -44,9 +44,9 @@ NOTHING: Final[_Outputs] = []
 
 
 class _Clearance(NamedTuple):
-    """A clearance that waits for tier 2, the classifiers.
+    """A planned ``Cleared`` event.
 
-    It is written when ``required_passes`` windows of the run have passed tier 2.
+    It is written when ``required_passes`` windows of the run have passed tier 2, the classifiers.
     """
 
     seq: int
@@ -57,8 +57,8 @@ class _Clearance(NamedTuple):
 class RunCheck:
     """The checks of one run.
 
-    ``add``, ``finish``, ``read`` and ``take_outcome`` return a list of recalls and clearances to write, and of further
-    checks to run. The caller processes this list from first to last.
+    ``add``, ``finish``, ``read`` and ``take_outcome`` return a list. It has recalls and clearances to write, and
+    further checks to run. The caller processes this list from first to last.
 
     Attributes:
         gated: Whether the delivery mode is ``gated``.
@@ -130,11 +130,10 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None, *, closed: bool = False) -> _Outputs:
-        """Record that the run ends with chunk ``last_seq``. Then read on, as ``read`` does.
+        """Set the last chunk of the run to ``last_seq``. Then call ``read``.
 
-        If ``last_seq`` is None, the run ends with the last chunk before the first gap. If ``closed``, the request is
-        closed or the run has failed, so a chunk that is still missing will never be shown. In this case, the new end
-        replaces an end that an earlier call named.
+        If ``last_seq`` is None, the last chunk is the one before the first gap. ``closed`` means that chunks that are
+        still missing will never be shown. Only with ``closed`` does a second call change the last chunk.
         """
         if self._last_seq is None or closed:
             self._last_seq = self.last_seq if last_seq is None else last_seq

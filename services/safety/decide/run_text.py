@@ -39,7 +39,10 @@ class RunText(ChunkOrder):
         return start, self._tail[start - self._base : end - self._base]
 
     def whole_before(self, offset: int) -> int | None:
-        """Return the highest ``seq`` of the chunks that end at or before ``offset``, or None. Forget these chunks."""
+        """Remove the uncleared chunks that end at or before ``offset``, and return the ``seq`` of the last one.
+
+        Return None if there is no such chunk.
+        """
         chunks, seq = self._uncleared, None
         while chunks and chunks[0].start + len(chunks[0].text) <= offset:
             seq = chunks.popleft().seq

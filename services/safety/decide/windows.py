@@ -27,9 +27,9 @@ class PendingCheck:
     Attributes:
         last: Whether the run's text ends with this window.
         previous_end: Offset at which the window before this one ended; 0 if this is the first.
-        clears: ``seq`` of the last chunk that is cleared when the window has passed tier 1. None if the window clears
-            no chunk. Windows of tier 2 clear none.
-        required_passes: Number of the run's windows that must also have passed tier 2 before the chunks are cleared.
+        clears: ``seq`` of the last chunk that can be cleared when this window has passed tier 1. None if there is no
+            such chunk, and always None in tier 2.
+        required_passes: Before these chunks are cleared, this number of the run's windows must have passed tier 2.
     """
 
     number: int
@@ -87,9 +87,9 @@ class WindowTracker:
         return self._pending[0] if self._pending else None
 
     def countable(self) -> Iterator[PendingCheck]:
-        """Yield the checks whose outcomes can be processed now, in the order of their windows.
+        """Remove and yield the checks whose outcomes can be processed now, in the order of their windows.
 
-        The caller sets ``stopped`` to end the iteration.
+        If the caller sets ``stopped`` while it processes a check, the remaining checks are dropped.
         """
         while self._pending and self._pending[0].outcome is not None:
             yield self._pending.popleft()
@@ -99,10 +99,10 @@ class WindowTracker:
             self.passed += 1
 
     def is_whole_elsewhere(self, pending: PendingCheck, start: int, end: int) -> bool:
-        """Return whether the finding from ``start`` to ``end`` may be cut off in this window, but is whole in another.
+        """Return whether this window may have only a part of a finding, and a neighbouring window has all of it.
 
-        A finding may be cut off if it reaches the start or the end of this window. The window before or after has the
-        whole finding, unless the finding is longer than the overlap of two windows.
+        A finding from ``start`` to ``end`` may be incomplete if it reaches the start or the end of this window. The
+        window before or after has all of it, unless the finding is longer than the overlap of two windows.
         """
         if start == pending.start > 0:
             return end <= pending.previous_end

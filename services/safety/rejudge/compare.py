@@ -51,8 +51,8 @@ class Comparison:
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
     """Compare the recorded recalls of each run with its recalls under the other policy.
 
-    If a rule's recall disappears and a recall of the same rule appears in the same run, both are one ``Difference``.
-    Its ``change`` is ``"moves"``.
+    If a recorded recall is missing under the other policy, but the same rule makes a new recall in the same run, the
+    two recalls are one ``Difference`` with the ``change`` ``"moves"``.
     """
     found = Comparison()
     for name, run in runs.items():
@@ -129,12 +129,12 @@ class RuleScore:
 
 @dataclass(slots=True)
 class Scores:
-    """Compares what a person marked in answers (labels) with what the policy's rules took back (``Recall`` events).
+    """The recalls under the other policy, compared with labels. A label is a finding that a person marked.
 
     Attributes:
-        rules: The scores, one for each rule and category that has a ``Recall`` event.
+        rules: One score for each pair of a rule and a category with at least one recall.
         labels: For each category, the number of labels in answers that the rules checked.
-        found: For each category, the number of these labels that overlap a ``Recall`` of the same category.
+        found: For each category, the number of these labels that overlap a recall of the same category.
         unknown: Number of labels in answers that the rules did not check.
     """
 

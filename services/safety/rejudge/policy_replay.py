@@ -1,4 +1,4 @@
-"""Judge the recorded stream log again under another policy, with the code by which the safety service decides.
+"""Judge the recorded stream log again under another policy, with the safety service's own code.
 
 The result depends only on the text and the policy, not on time. Recorded recalls and clearances do not influence the
 decisions.
@@ -50,7 +50,7 @@ class PolicyReplay:
     """Judges the stream log of one archive, partition by partition, record by record.
 
     Args:
-        checks: The policy's checks, by tier.
+        checks: The policy's checks, by tier: 1 for NeMo rails, 2 for classifiers.
         wanted: Returns whether to judge the request with this id.
 
     Attributes:

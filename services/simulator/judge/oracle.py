@@ -126,7 +126,7 @@ class LogReplay:
     Attributes:
         texts: Visible text after each op, by op id.
         following: Id of the next op, by op id. The empty string maps to the first op.
-        newest: Id of the newest op. Ops of events after the request was closed do not count.
+        newest: Id of the newest op. It does not change after the request is closed.
         newest_us: Append time of the event that led to the op ``newest``.
     """
 
@@ -215,7 +215,10 @@ class Oracle:
                     raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
-        """Return the length of the longest period without a connected client, up to the close of the request."""
+        """Return the longest time, in microseconds, for which all clients of the request were disconnected.
+
+        If no client connects again, the time ends when the request is closed.
+        """
         left_us = self._left_us.get(request_id)
         last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
         return max(last_us, self._away_us.get(request_id, 0))

@@ -93,7 +93,7 @@ class SimulatedGroup:
         self._simulation.after(delay_us, self._expire, member, member.member_id, silence)
 
     def hear(self, member: GroupMember) -> None:
-        """Keep a member that can reach the broker again: cancel the expulsion that ``watch`` planned."""
+        """Cancel the expulsion that ``watch`` planned, because the member can reach the broker again."""
         self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         self.tell_soon(member)
 

@@ -35,10 +35,10 @@ class Reading:
     """The topics that a member reads, where it starts, and whether it commits offsets.
 
     Attributes:
-        rewind_ms: The member starts to read a gained partition this many milliseconds before the newest record; None
+        rewind_ms: How far before the newest record the member starts to read a gained partition, in milliseconds. None
             to start at the committed offset.
-        progress: The topic to which the member writes its results. If the newest result is older than the newest
-            record, ``rewind_ms`` counts from the result. ``services/bus/groups/rewind.py`` has the exact rule.
+        progress: A topic with results, such as ``ACCOUNTS``. If the newest result is older than the newest record, the
+            member starts ``rewind_ms`` before the newest result. ``services/bus/groups/rewind.py`` has the exact rule.
     """
 
     topics: Sequence[Topic]

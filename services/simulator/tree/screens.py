@@ -8,7 +8,7 @@ import orjson
 
 
 class ScreenState(NamedTuple):
-    """What a client shows after one message of its stream. A message has one op; with ``catch_up``, it may have more.
+    """What a client shows after one message of its stream. Only the message ``catch_up`` may have several ops.
 
     Attributes:
         op_id: Id of the message's last op; empty before the first message.

@@ -1,6 +1,7 @@
-"""Simulated generators and cloud workers. They have the real scheduler, and write the answers from the ``Plan``.
+"""Simulated generators and cloud workers. They use the real scheduler.
 
-Keep the behaviour the same as in ``services/worker/worker.py`` and ``services/worker/execution.py``.
+They write the answers that the simulation's ``Plan`` prescribes. Keep the behaviour the same as in
+``services/worker/worker.py`` and ``services/worker/execution.py``.
 """
 
 from collections.abc import Callable, Sequence

@@ -66,14 +66,14 @@ class Quality(msgspec.Struct, frozen=True):
     perplexity_rise: Interval | None = None
 
     def objection(self, *, lossy: bool, rules: Rules) -> str:
-        """Return why the change must be refused, judged by the engine's answers; empty if there is no objection.
+        """Return why the engine's answers forbid the change; empty if they do not forbid it.
 
-        A change that is said to be lossless is accepted, unless ``fewer_identical`` shows that it alters more answers
-        than chance does. Then it is judged like a lossy change.
+        A change that is said to be lossless is judged like a lossy change only if ``fewer_identical`` shows that it
+        alters more answers than chance does. Otherwise it is accepted.
 
         A lossy change is refused if it is shown to solve fewer tasks. It is also refused if the upper bound of its loss
-        exceeds ``rules.max_loss``. This loss is the rise of the perplexity. If there is no perplexity, it is the share
-        of tasks lost.
+        exceeds ``rules.max_loss``. The loss is the rise of the perplexity. If the perplexity is not known, the loss is
+        the share of tasks lost.
         """
         if not lossy and self.fewer_identical.low <= 0:
             return ""
@@ -93,13 +93,13 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[str]) -> Quality:
-    """Compare the answers without and with a change.
+    """Compare an engine's answers without and with a change of its settings.
 
     Args:
         before: Answers without the change.
         again: Answers of a second process without the change. They show how much answers vary by chance.
         after: Answers with the change.
-        answers: The right answers.
+        answers: The right answer to each task.
     """
     self_equal = [a is not None and a == b for a, b in zip(before.texts, again.texts, strict=True)]
     equal = [a is not None and a == b for a, b in zip(before.texts, after.texts, strict=True)]

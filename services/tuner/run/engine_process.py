@@ -61,7 +61,10 @@ class EngineProcess:
         return await self._ask({"type": "load", "loop": loop}, Load, longest)
 
     async def answers(self, questions: Sequence[str], *, output: int, texts: Sequence[str]) -> Answers:
-        """Return greedy answers to the questions, and the probabilities of the texts."""
+        """Answer ``questions`` at temperature 0, and compute how probable each of ``texts`` is for the engine.
+
+        ``output`` is the maximum number of tokens of an answer.
+        """
         command = {"type": "answers", "questions": list(questions), "output": output}
         said = await self._ask(command, _Texts, REQUEST_TIMEOUT_S * len(questions))
         scored = await self._ask({"type": "scores", "texts": list(texts)}, _Scores, REQUEST_TIMEOUT_S * len(texts))
@@ -90,7 +93,7 @@ class EngineProcess:
 
 @asynccontextmanager
 async def engine_process(env: Mapping[str, str]) -> AsyncIterator[EngineProcess]:
-    """Run an engine for the duration of the block. A variable with an empty value in ``env`` is unset."""
+    """Run an engine for the duration of the block. The engine does not get variables with an empty value."""
     full = {name: value for name, value in {**os.environ, **env}.items() if value}
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(

@@ -70,7 +70,7 @@ class Laboratory:
     _answers: dict[tuple[tuple[str, str], ...], tuple[Answers, Answers]] = field(default_factory=dict)
 
     async def pilot(self, env: Mapping[str, str]) -> Pilot:
-        """Start the engine once, and measure the times of its start and of a request."""
+        """Start the engine once. Measure its start time and its mean time per request."""
         began = time.monotonic()
         async with self.engine(env) as engine:
             start_s, count = time.monotonic() - began, 4 * self.shape.at_once
@@ -112,10 +112,9 @@ class Laboratory:
 
     @asynccontextmanager
     async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[EngineProcess]:
-        """Provide a warm engine. If ``Laboratory.keep`` is false, the engine ends after the block.
+        """Provide a warm engine with the settings ``env``. If ``keep`` is false, the engine ends after the block.
 
-        With ``twin``, provide a second process, separate from the one that a call without ``twin`` provides. The two
-        processes have the same settings, ``env``.
+        Calls with and without ``twin`` provide separate processes, so two engines with equal settings can run at once.
         """
         if not self.keep:
             async with engine_process(env) as engine:

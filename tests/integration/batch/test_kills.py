@@ -81,7 +81,7 @@ async def test_what_a_killed_generator_had_begun_is_begun_again(tmp_path):
 
 
 class WideLab(BatchLab):
-    """A lab whose log has so many partitions that it takes a while to follow all of them."""
+    """A lab whose topics have many partitions. A batch service needs some time until it follows all of them."""
 
     partitions = 32
 

@@ -184,9 +184,9 @@ async def test_what_the_broker_refuses_for_good_is_told_and_the_rest_goes_on(
 async def test_a_record_that_the_broker_finds_invalid_is_refused_alone(
     producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a broker refuses one record with the error INVALID_RECORD, only this event is rejected.
+    """If a broker refuses one record with the error INVALID_RECORD (code 87), only this event is rejected.
 
-    aiokafka itself does not know the code of this error (87).
+    aiokafka has no name for this error code.
     """
     handle = SendProduceReqHandler.handle_response
 

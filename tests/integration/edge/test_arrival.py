@@ -69,7 +69,7 @@ async def test_over_http(lab):
 
 
 async def test_the_next_request_on_a_connection(lab):
-    """The waiting time of a second request includes the time in which the edge was still busy with the first answer."""
+    """A second request's waiting time counts from its arrival, even if the edge is still busy with the first answer."""
     url = await lab.edge()
     with connected(url) as client:
         client.sendall(post())

@@ -40,7 +40,7 @@ def keyed(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def everything(log: PartitionLog, max_bytes: int = 1 << 20) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Read the log from its start, batch after batch as clients do. Return (offset, key, value) of each record."""
+    """Read the log from its start, fetch after fetch, as a client does. Return (offset, key, value) of each record."""
     found, at = [], log.start
     while at < log.end:
         data = log.read(at, max_bytes, at_least_one=True)

@@ -280,11 +280,12 @@ def test_damage_that_no_index_tells_of_does_not_stop_a_start(disk):
 
 
 def test_what_was_known_of_lost_batches_stays_forgotten(disk):
-    """If the end of a log is lost, the broker appends the lost batches again when their producer retries them.
+    """If batches at the end of a log are lost, the broker appends them when their producer sends them again.
 
-    When the broker starts after the loss, it must delete `state.json`, which still lists the lost batches. To check
-    this, the test makes the log longer than it was before the loss, kills the broker, and starts it again. If
-    `state.json` still existed, the broker would trust it, and acknowledge the retries without appending the batches.
+    `state.json` still lists the lost batches. The broker must delete this file at its first start after the loss. To
+    check this, the test writes other records until the log is longer than before the loss. Then it kills the broker and
+    starts it again. If `state.json` still existed, the broker would now trust it. It would take the lost batches for
+    duplicates, and acknowledge them without appending them.
     """
     batches = [build([b"%d" % number], producer=(9, 0, number)) for number in range(6)]
     for batch in batches[:4]:

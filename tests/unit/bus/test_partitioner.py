@@ -1,4 +1,4 @@
-"""Compare our partitioner with the hash values in Kafka's own tests, and with the hash function of aiokafka."""
+"""Test the partitioner against the hash values in Kafka's own tests, and against the hash function of aiokafka."""
 
 from aiokafka.partitioner import murmur2 as reference
 from hypothesis import given

@@ -146,9 +146,10 @@ async def test_what_waits_and_is_lost_is_finished_and_not_written():
     [(None, True, False), (EventRejected("no"), True, True), (NotAcknowledged("?"), False, True)],
 )
 async def test_a_record_is_done_when_its_write_is_or_never_will_be(error, ends, lost):
-    """A record is finished when its write was acknowledged or rejected.
+    """A record is finished when the broker has acknowledged or rejected the event that is written for it.
 
-    If the outcome of the write is unknown, the record is not finished, so that it is read and written again.
+    If it is unknown whether the event is on the log, the record is not finished. The next owner of the partition then
+    reads the record again, and writes the event again.
     """
     writer = Writer(room=1)
     writer.append(0)

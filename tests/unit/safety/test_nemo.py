@@ -1,4 +1,4 @@
-"""Tests of safety's tier 1 (NeMo rails): spans of findings, and rails that raise an error or rewrite text.
+"""Test tier 1 of the safety service (NeMo rails): spans of findings, and rails that raise an error or rewrite text.
 
 The tests run the real NeMo Guardrails.
 """

@@ -30,7 +30,7 @@ def samples():
 
 
 def said(held, tenant, cut):
-    """Check an answer with the chunk texts ``cut`` against the policy ``held``. Return the recalls."""
+    """Check an answer by the policy ``held``, and return the recalls. ``cut`` has the texts of the answer's chunks."""
     return recalls(World(held, random.Random(0)).run(RunWriter(tenant=tenant).whole(cut)))
 
 

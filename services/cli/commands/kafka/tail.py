@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if ``--no-follow`` is given and the request has no events on the log."""
+    """Print the events.
+
+    With ``--no-follow`` and ``--request``, return 1 if no event of the request was found. Otherwise return 0.
+    """
     check_request_id(args.request)
     return run_coroutine(_Tail(args, bus_settings(args.kafka)).main())
 

@@ -37,7 +37,11 @@ class TrustedProxies:
         )
 
     def client(self, peer: str, values: Sequence[str]) -> str:
-        """Return the last address in the header's values that does not belong to a trusted proxy, or else ``peer``."""
+        """Return the client's address. ``values`` are the values of the header ``header``.
+
+        The client's address is the last address in ``values`` that does not belong to a trusted proxy. If there is no
+        such address, or if an entry after it is invalid, return ``peer``.
+        """
         hops = [hop for value in values for hop in value.split(",")]
         for hop in reversed(hops[-MAX_HOPS:]):
             address = self._address(hop)

@@ -54,7 +54,7 @@ class FaultScript:
         return delay
 
     def word(self, position: int) -> str | None:
-        """Return the word that the script sets at this position; None for a random word."""
+        """Return the word that the script sets for the token at ``position``; None if it sets none."""
         words = (
             (self.poison, "FORBIDDEN"),
             (self.mail, "anna.berg@example.org"),

@@ -19,7 +19,7 @@ POLL_INTERVAL_S: Final = 1.0
 
 
 def mark_as_parent() -> None:
-    """Set the environment variable by which ``watch_parent`` in vLLM's processes finds this process."""
+    """Store this process's id in an environment variable. ``watch_parent`` reads it in vLLM's processes."""
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
 
 

@@ -30,7 +30,7 @@ class OutputParser:
         self._accepted = 0
 
     def step(self, output: Any) -> EngineStep | None:
-        """Return the engine step in a vLLM ``RequestOutput``; None if the output has neither token nor text.
+        """Convert a vLLM ``RequestOutput`` to an engine step. Return None if the output has neither token nor text.
 
         Raises:
             EngineError: The finish reason means that the answer is incomplete.
