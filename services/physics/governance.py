@@ -26,7 +26,8 @@ class GovernedStart:
 def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms: float = 0.0) -> GovernedStart:
     """Return the time to first token if the input rails run while the request waits in the queue and is prefilled.
 
-    ``ttft_ms`` is max(``queue_ms`` + ``prefill_ms``, ``rail_ms``) + ``bus_ms``. ``bus_ms`` is the transport over Kafka.
+    ``ttft_ms`` is max(``queue_ms`` + ``prefill_ms``, ``rail_ms``) + ``bus_ms``. ``bus_ms`` is the time of the transport
+    over Kafka.
     """
     for name, value in (("rail_ms", rail_ms), ("queue_ms", queue_ms), ("prefill_ms", prefill_ms), ("bus_ms", bus_ms)):
         not_negative(name, value)
@@ -45,8 +46,8 @@ def hidden_fraction(*, rail_ms: float, queue_ms: float, prefill_ms: float) -> fl
 def exposure_tokens(*, tokens_per_second: float, check_ms: float, bus_ms: float, chunk_tokens: float = 1.0) -> float:
     """Return the number of tokens that users see before a recall takes them back.
 
-    The answer goes on while it is checked. ``check_ms`` is the time of the check. ``bus_ms`` is the transport over
-    Kafka.
+    The answer goes on while it is checked. ``check_ms`` is the time of the check. ``bus_ms`` is the time of the
+    transport over Kafka.
     """
     for name, value in (
         ("tokens_per_second", tokens_per_second),

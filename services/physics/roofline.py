@@ -92,9 +92,9 @@ def prefill_ms(
     prompts: int = 1,
     efficiency: Efficiency = FLOOR,
 ) -> float:
-    """Return the time of a step that prefills ``tokens`` uncached tokens of each of ``prompts`` prompts.
+    """Return the time of a step that prefills ``prompts`` prompts.
 
-    ``cached`` is the number of tokens of each prompt that are in the KV cache.
+    Each prompt has ``tokens`` uncached tokens, and ``cached`` tokens that are in the KV cache.
     """
     whole("prompts", prompts, least=1)
     flop = prompts * prefill_flop(model, tokens, cached=cached)

@@ -43,9 +43,9 @@ class Governance:
     ``off``.
 
     Attributes:
-        input_gate: ``hold`` means that nothing is shown before the verdict on the prompt.
-        output_check: ``on`` means that unchecked text is limited, and that an answer is complete only after all of it
-            was checked.
+        input_gate: ``hold`` requires that nothing is shown before the verdict on the prompt. ``off`` requires nothing.
+        output_check: ``on`` requires that only a limited amount of unchecked text is shown, and that an answer is
+            complete only after all of it was checked. ``off`` requires nothing.
     """
 
     input_gate: InputGate = "hold"

@@ -9,6 +9,10 @@ checkout is measured, the other is idle and uses less than a tenth of a core. Th
 of cores used by all processes, including the idle checkout, but without the measured checkout and the client. Both
 checkouts are started ``--starts`` times.
 
+``--streams`` lists the numbers of concurrent streams. After each start, each of these numbers is measured with
+``--pairs`` pairs. ``--governed`` runs both checkouts with rails and safety. ``--ours`` passes an option to this
+checkout's ``railbus up``, and ``--theirs`` to the other one's.
+
 For each figure, the table has its mean over all pairs, for the other checkout and for this one (``ours``). It also has
 the median of the ratio ours / other, with a 95 % confidence interval. The interval comes from order statistics, so it
 assumes nothing about the distribution. A ratio below 1 means that this checkout has the smaller figure.

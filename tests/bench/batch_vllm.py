@@ -319,7 +319,7 @@ class Seen(NamedTuple):
 
 
 def follow_job(tree: Tree, out: Path) -> Seen:
-    """Read the events of a job from the log. ``out`` is the folder with the job's results."""
+    """Read the events of a job from the log. The file ``job.json`` in the folder ``out`` names the job."""
     job = job_of(json.loads((out / "job.json").read_text())["batch_id"])
     told = tree.railbus("tail", "--from", "beginning", "--no-follow", "--json", timeout=120)
     assert told.returncode == 0, told.stderr

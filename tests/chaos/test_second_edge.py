@@ -216,7 +216,7 @@ class People:
         await until(all_have_begun, "all answers have begun", within_s=PATIENCE_S)
 
     async def end(self):
-        """Wait until every reader has finished, and return the websocket's close code."""
+        """Wait until every reader has finished. Return the close code of the readers' common websocket."""
         async with asyncio.timeout(PATIENCE_S):
             return (await asyncio.gather(*self._tasks))[-1]
 

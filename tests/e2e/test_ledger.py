@@ -1,4 +1,7 @@
-"""Test with a whole tree that the ledger has the clients' waiting times, and loses nothing when it is killed."""
+"""Test with a whole tree that the ledger has the clients' waiting times.
+
+Also test that no request is missing from the ledger after the ledger was killed.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Test that with ``railbus up --vertex-emulator``, the emulator answers failed requests, and the page says so."""
+"""Test that with ``railbus up --vertex-emulator``, the emulator answers requests that failed on the self-hosted engine.
+
+Also test that the page says so.
+"""
 
 import urllib.request
 

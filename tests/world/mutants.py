@@ -241,7 +241,7 @@ def _look_on(mutant: Mutant, counts: list[int], sample: int) -> None:
 
 
 def table(counts: Counts) -> Iterator[str]:
-    """Yield one line of the printed table for each mutant, and then a line for all mutants."""
+    """Yield one line of the printed table for each mutant, and then a line with the totals."""
     medians = []
     for name, samples in counts.items():
         if all(count > 0 for count in samples) and samples:

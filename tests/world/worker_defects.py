@@ -1,4 +1,7 @@
-"""Deliberate defects of workers: in accepting, giving up and starting requests, and in committing offsets."""
+"""Deliberate defects of workers, to test whether the simulator finds them.
+
+The defects are in accepting, giving up and starting requests, and in committing offsets.
+"""
 
 from collections.abc import Callable
 from typing import Literal

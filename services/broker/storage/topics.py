@@ -15,7 +15,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class TopicError(Exception):
-    """An operation on a topic is rejected. The client gets `code` and the message."""
+    """An operation on a topic is rejected. The client gets ``code`` and the message."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)

@@ -62,7 +62,7 @@ def written_us(record: Received) -> int:
 
 
 def in_order(records: Sequence[Received]) -> list[Received]:
-    """Sort records by time. The records of ``railbus.streams`` keep their order among themselves."""
+    """Sort records by time. Those of ``railbus.streams`` keep their given order, even if their times disagree."""
     keyed: list[tuple[int, int, Received]] = []
     newest = 0
     for number, record in enumerate(records):

@@ -28,16 +28,17 @@ numbers of tokens per interval."""
 
 @dataclass(frozen=True, slots=True)
 class SampledLoop:
-    """The measurements of a closed loop with ``at_once`` concurrent requests.
+    """The measurements of a closed loop with a fixed number of concurrent requests.
 
     Attributes:
+        at_once: Number of concurrent requests.
         each_ms: Inverse of the throughput, in milliseconds per answer.
         error: Relative standard error of ``each_ms``.
         new: Mean number of uncached prompt tokens of a request.
         prompt: Mean number of prompt tokens of a request.
         output: Mean number of tokens of an answer.
         token_ms: Mean time between the tokens of an answer; 0 if every answer has one token.
-        lengths: Number of tokens of each answer.
+        lengths: Numbers of tokens, one per answer.
     """
 
     at_once: int

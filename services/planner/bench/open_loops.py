@@ -9,7 +9,7 @@ from services.planner.bench.results import PLAIN, BenchResult, OpenLoopResult, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSlo:
-    """The latency limits that a request must meet to count for the goodput."""
+    """The latency limits that a request must meet to count towards the goodput."""
 
     ttft_ms: float = 200.0
     token_ms: float = 50.0

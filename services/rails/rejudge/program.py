@@ -1,6 +1,7 @@
 """Read recorded prompts, judge them again under a policy, and print which verdicts differ from the recorded ones.
 
-The rails of a prompt run one after another. Each has a long deadline, so that the outcome does not depend on time.
+The rails of a prompt run one after another. Each has a long deadline, so that the outcome does not
+depend on how fast the rails run.
 """
 
 import argparse

@@ -72,7 +72,7 @@ class RequestCheck:
         return self._perhaps_closed and not self._runs
 
     def add(self, event: Chunk) -> list[RunOutput]:
-        """Add a chunk to its run, and check at most ``SLICE_CHARS`` characters.
+        """Add a chunk to its run, and check at most ``SLICE_CHARS`` characters of the run's unchecked text.
 
         If unchecked text is left, add the run to ``unread``.
         """

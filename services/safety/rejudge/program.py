@@ -157,5 +157,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the command. Return 0 if the recalls equal the recorded ones, 1 if they differ, 2 after a user's mistake."""
+    """Run the command. Return 0 if the recalls equal the recorded ones, and 1 if they differ.
+
+    Return 2 if the policy, the archive or a file of labels cannot be used.
+    """
     return run_rejudge(rejudge(parser().parse_args()))

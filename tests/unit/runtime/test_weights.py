@@ -36,9 +36,9 @@ WRITES = f"""
 
 @pytest.fixture
 def uv(tmp_path, monkeypatch):
-    """Return a function that installs a fake program ``uv``, in an environment without pip.
+    """Return a function that replaces the program ``uv`` with a script, in an environment without pip.
 
-    Call the function with the Python code that the program runs. The result is the file to which the program logs its
+    Call the function with the Python code that the script runs. The result is the file to which the script logs its
     arguments.
     """
     programs = tmp_path / "programs"
