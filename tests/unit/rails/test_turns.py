@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.policy.matching.scanner import Scanner
@@ -105,8 +105,11 @@ async def test_batch_requests_have_a_turn_when_no_interactive_one_waits():
     st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 3), st.booleans()), max_size=30),
     st.integers(1, 3),
 )
+@example([("a", False, 0, False)] * 3 + [("b", False, 0, False), ("b", True, 0, False)], 2)
 def test_whatever_comes_each_has_its_turn_and_batch_when_nobody_else_waits(arrivals, most):
-    """Every request that is not cancelled gets a turn. Batch requests get one only if no interactive request waits.
+    """Every request that is not cancelled gets a turn. A batch request gets none that an interactive one may have.
+
+    While other tenants are active, a tenant may not have the last free place.
 
     Each item of ``arrivals`` is a request: its tenant, whether it is a batch request, how many iterations of the event
     loop the test waits before it sends the next request, and whether the test cancels this request after the wait.
@@ -149,7 +152,7 @@ class LookedAt(Turns):
     """``Turns`` that checks how it hands out turns, and notes mistakes in ``wrong``.
 
     It is a mistake if a turn stays free although a waiting request may have it, or if a batch request gets a turn
-    before a waiting interactive one.
+    that a waiting interactive request may have.
     """
 
     def __init__(self, most):
@@ -159,10 +162,11 @@ class LookedAt(Turns):
     def _hand_out(self):
         batch_before = len(self._waiting_batch)
         super()._hand_out()
-        interactive = [mine for queue in self._waiting._by_tenant.values() for mine in queue if not mine.done()]
+        full = {name for name, count in self._held.items() if count >= self._places - 1 > 0}
+        waiting = self._waiting._by_tenant.items()
+        interactive = [name for name, queue in waiting if name not in full and any(not mine.done() for mine in queue)]
         if len(self._waiting_batch) < batch_before and interactive:
             self.wrong.append("a batch request had a turn that an interactive one waits for")
-        full = {name for name, count in self._held.items() if count >= self._places - 1 > 0}
         if self._free and any(
             name not in full for name in (*self._waiting._by_tenant, *self._waiting_batch._by_tenant)
         ):
