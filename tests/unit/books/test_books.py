@@ -169,7 +169,7 @@ def test_a_crash_at_any_change_and_reading_again_change_nothing(steps, crashes):
         if crashes and crashes[0][0] % len(steps) < position:
             _, lost = crashes.pop(0)
             changes = changes[: max(0, len(changes) - lost)]
-            position = max(index for index, end in enumerate(ends) if end <= len(changes))
+            position = max((index for index, end in enumerate(ends) if end <= len(changes)), default=0)
             del ends[position + 1 :]
             table = {}
             for key, value in changes:
