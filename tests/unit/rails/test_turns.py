@@ -163,8 +163,11 @@ class LookedAt(Turns):
         batch_before = len(self._waiting_batch)
         super()._hand_out()
         full = {name for name, count in self._held.items() if count >= self._places - 1 > 0}
-        waiting = self._waiting._by_tenant.items()
-        interactive = [name for name, queue in waiting if name not in full and any(not mine.done() for mine in queue)]
+        last_is_kept = {name for name in full if self._shares.has_others(name, time.perf_counter())}
+        interactive = [
+            mine for name, queue in self._waiting._by_tenant.items() if name not in last_is_kept
+            for mine in queue if not mine.done()
+        ]  # fmt: skip
         if len(self._waiting_batch) < batch_before and interactive:
             self.wrong.append("a batch request had a turn that an interactive one waits for")
         if self._free and any(
