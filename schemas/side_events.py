@@ -233,7 +233,7 @@ class WindowSums(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         denied: Number of requests with the outcome ``denied``.
         cancelled: Number of requests with the outcome ``cancelled``.
         failed: Number of requests with the outcome ``failed``, ``expired`` or ``rejected``.
-        judged: Number of requests whose class has objectives. It leaves out ``denied`` and ``cancelled`` requests.
+        judged: Number of requests whose class has objectives. ``denied`` and ``cancelled`` requests do not count.
         good: Number of judged requests that met all objectives.
         delivered: Number of requests whose client received the whole answer.
         fell_back: Number of requests with an attempt in the cloud.

@@ -1,4 +1,4 @@
-"""Generate the reference pages of topics, events, and the values of their enumerations."""
+"""Generate the parts of the reference pages that describe topics, events and enumerations."""
 
 from collections.abc import Iterator
 from typing import Any

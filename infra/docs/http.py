@@ -160,7 +160,7 @@ def _sources_of(node: ast.expr, scope: ast.AST) -> set[str]:
     """Return the names of the collections from which the variable ``node`` gets its values.
 
     For the variable ``x`` in ``[f(x) for x in PATHS]``, the result is ``{"PATHS"}``. If no comprehension in ``scope``
-    loops with the variable, the result is the variable's own name.
+    binds the variable, the result is the variable's own name.
     """
     name = getattr(node, "id", "")
     loops = [each for each in ast.walk(scope) if isinstance(each, ast.comprehension)]

@@ -293,8 +293,8 @@ def free_port() -> int:
 def _reserve(port: int) -> bool:
     """Lock a port until this process ends. Return False if another process has locked the port.
 
-    The lock is needed because Java listens on the port only seconds after the port was chosen. The lock files are the
-    same as those of ``railbus up``, which chooses ports from the same range.
+    The lock is needed because Java takes a few seconds to start before it listens on the chosen port. The lock files
+    are the same as those of ``railbus up``, which chooses ports from the same range.
     """
     # The same as `reserve` in services/cli/tree/ports.py, which this program cannot import: it runs without Railbus.
     folder = Path(tempfile.gettempdir()) / f"railbus-{os.getuid()}-ports"

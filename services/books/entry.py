@@ -49,7 +49,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
     """What the clients of one request were sent, according to their ``Detached`` events.
 
     Attributes:
-        sent_at: Time when the first client had the whole answer; None if no client had it.
+        sent_at: Time, in microseconds since the epoch, when the first client had the whole answer; None if none had it.
         first_text_us: Time from the arrival of the request to the first text; None if no text was sent.
         exposed_tokens: Largest number of unchecked tokens that a client saw at once.
         exposure_us: Longest time that a client saw text before its recall.

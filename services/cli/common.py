@@ -71,7 +71,7 @@ def whole_number(given: str) -> int:
 
 
 def number(given: str) -> float:
-    """Parse a number that is sent to a service. Use this function as ``type`` of ``add_argument``.
+    """Parse a finite number. Use this function as ``type`` of ``add_argument``.
 
     Raises:
         argparse.ArgumentTypeError: The argument is not a finite number.

@@ -23,7 +23,7 @@ class LineRequest(NamedTuple):
     Attributes:
         job: The prefix that all request ids of the job have in common.
         line: The line's position in the order of submission, from 0.
-        attempt: Number of the request among the requests of its line, from 1.
+        attempt: 1 for the first request of the line, 2 for its first repetition, and so on.
     """
 
     job: str

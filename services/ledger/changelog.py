@@ -61,7 +61,7 @@ class Changelog:
         self._awake_us = steady_us()
 
     async def add(self, event: Any, partition: int, changes: Sequence[TableChange], read: TableChange) -> None:
-        """Queue the changes that an event makes to the table. While the queue is full, wait.
+        """Queue the changes that an event makes to the ledger's table. While the queue is full, wait.
 
         ``read`` is one more change: it stores the offset up to which the partition was read.
         """

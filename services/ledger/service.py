@@ -49,7 +49,7 @@ class LedgerService:
             await self._producer.stop()
 
     def report(self, seconds: int) -> bytes:
-        """Return the sums of the last ``seconds`` as JSON, over the partitions that are assigned to this process."""
+        """Return the sums of the last ``seconds`` as JSON. They include only the partitions of this process."""
         now_us = steady_us()
         found = json_rows(self._windows(), since_at=now_us - seconds * 1_000_000, until_at=now_us)
         held = sorted(self._ledger.books)

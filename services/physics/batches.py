@@ -109,7 +109,7 @@ def throughput(
 ) -> Throughput:
     """Return the throughput with the largest batch that fits into memory.
 
-    If ``efficiency`` is None, the constants of vLLM apply. If ``kv`` is None, ``batch_kv(gpu)`` applies.
+    If ``efficiency`` is None, ``practical(gpu)`` applies. If ``kv`` is None, ``batch_kv(gpu)`` applies.
 
     Raises:
         ValueError: The model and a sequence do not fit into memory, or the layout does not suit the model.

@@ -19,7 +19,7 @@ def longest_prompt(
 ) -> int:
     """Return the maximum number of uncached prompt tokens that an idle accelerator prefills within ``budget_ms``.
 
-    If ``efficiency`` is None, the constants of vLLM apply.
+    If ``efficiency`` is None, ``practical(gpu)`` applies.
     """
     not_negative("budget_ms", budget_ms)
     efficiency = practical(gpu) if efficiency is None else efficiency

@@ -66,7 +66,7 @@ class Policy:
         """Return the answer of ``admission.rego``.
 
         Raises:
-            RulingError: There is no usable answer. The caller must fail closed.
+            RulingError: Rego gave no answer, or an invalid one. The caller must fail closed.
         """
         return self._ask(ADMISSION, msgspec.to_builtins(request), read_admission)
 
@@ -74,7 +74,7 @@ class Policy:
         """Return the ruling of ``findings.rego`` on a finding. Rulings are cached.
 
         Raises:
-            RulingError: There is no usable answer. The caller must fail closed.
+            RulingError: Rego gave no answer, or an invalid one. The caller must fail closed.
         """
         ruling = self._rulings.get(finding)
         if ruling is None:

@@ -120,7 +120,7 @@ def tokenizer_and_network() -> tuple[str, dict[str, Any]]:
     """Return the tokenizer as JSON text, and the network's weights by name.
 
     Raises:
-        ModelUnavailable: The package is missing, or has another layout.
+        ModelUnavailable: The package ``jailguard`` is missing, or does not have the expected format.
     """
     module = find_spec("jailguard")
     if module is None or module.origin is None:

@@ -50,8 +50,9 @@ class _Done(NamedTuple):
     Attributes:
         until_us: The request can be forgotten when the log has been read up to this time.
         lane: Lane of the request; None if unknown.
-        uncounted_usd: Cost of the attempts in the cloud, in US dollars, that the budget has not counted yet. The budget
-            counts it when the router reads a ``Cutover`` to the cloud, which may be after the ``Account``.
+        uncounted_usd: Cost of the request's attempts in the cloud, in US dollars, if the ``Account`` was read before
+            any ``Cutover`` to the cloud; otherwise 0. When a ``Cutover`` to the cloud is read, the budget counts this
+            cost, and the value becomes 0.
     """
 
     until_us: int

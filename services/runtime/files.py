@@ -46,7 +46,7 @@ class SettledChange:
     def poll(self, seen: Hashable) -> bool:
         """Return whether a change has just become complete. So the result is True once for each change.
 
-        A change is complete when two calls in a row get the same state.
+        A change is complete when ``seen``, the state of the files, is the same in two calls in a row.
         """
         if seen != self._seen:
             self._seen, self.settled = seen, False

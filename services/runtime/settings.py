@@ -151,7 +151,7 @@ def is_utf8(given: str) -> bool:
 
 
 def parse_count(text: str, most: int) -> int | None:
-    """Return the whole number that this text is; None if it is no number from 1 to ``most``, or has over 9 digits."""
+    """Convert a text to a whole number from 1 to ``most``; None if it is anything else or has over 9 digits."""
     number = int(text) if _COUNT.fullmatch(text) else 0
     return number if 1 <= number <= most else None
 

@@ -204,8 +204,7 @@ class StageRecorder:
             sent_ms: When the edge sent the last byte, by the edge's clock; None if no client received the whole answer.
 
         Returns:
-            The parts, and an offset in milliseconds. A time by the edge's clock plus the offset is the time by the
-            broker's clock.
+            The parts, and the milliseconds to add to a time by the edge's clock to get the time by the broker's clock.
         """
         ends = [end for end in self._ends() if end[1] is not None]
         first = ends[0][1] or received_ms

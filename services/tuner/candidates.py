@@ -37,7 +37,6 @@ def defaults(around: Surroundings) -> dict[str, str]:
 
 
 def candidates(around: Surroundings) -> list[SettingsChange]:
-    """Return the changes to try. Changes with the largest usual gain come first."""
     found = {"simulated": _simulated, "llama": _llama, "vllm": _vllm, "openai": _openai}[around.engine](around)
     return [*found, *_pinning(around)]
 

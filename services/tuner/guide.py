@@ -101,7 +101,7 @@ class CheckedItem:
     def within_claim(self) -> bool | None:
         """Whether the confidence interval ``speed`` overlaps the range of speed-ups that the guide claims.
 
-        None if the guide claims none, or if no change was measured.
+        None if the guide gives no range, or if no change was measured.
         """
         if self.item.claim is None or self.speed is None:
             return None

@@ -280,7 +280,7 @@ class Scheduler:
         return ticket, None
 
     def acknowledged(self, ticket: Ticket) -> list[RecordPlace]:
-        """Remove a request from ``unacknowledged``. Return its records, because their offsets may be committed now."""
+        """Remove a request from ``unacknowledged``. Return its records. Their offsets may be committed now."""
         self._unacknowledged.discard(ticket)
         return self._drop_places(ticket)
 

@@ -114,9 +114,9 @@ def run_job(args: argparse.Namespace, kills: int) -> Outcome:
 async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list[str]]]:
     """Count ``Started`` and ``Finished`` events on the log, and collect the events of the lines in ``left``.
 
-    ``left`` has the numbers, from 0, of the lines that were cancelled at the time limit. A request id contains the
-    line's position in the order of submission, which is taken as the line number. Prompts as short as these are
-    submitted in the order of the file, unless their hashes collide. After a collision, some line numbers are wrong.
+    ``left`` has the numbers, from 0, of the lines that were cancelled at the time limit. An event's line number is
+    read from its request id, which has the line's position in the order of submission. For prompts as short as
+    these, it is the order of the file, unless the hashes of two prompts collide. Then some line numbers are wrong.
 
     Returns:
         The two counts, and the names of the events of each line in ``left``.
@@ -153,7 +153,7 @@ async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list
 
 
 def compared(engine: str, result: Any) -> Any:
-    """Return what must be equal in both jobs: of a simulated answer, its number of tokens; else the whole result."""
+    """Return what must be equal in both jobs: for a simulated answer the number of tokens, else the whole result."""
     return result if engine == "llama" or isinstance(result, str) else result[1]
 
 

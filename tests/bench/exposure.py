@@ -8,8 +8,8 @@ is four characters. There are three sets of violations:
 
 - ``short``: examples of one to three tokens. Comparable products are measured with such violations.
 - ``corpus``: all examples. The longest have over 20 tokens, and cannot be recognised before they are complete.
-- ``disguised``: blocked phrases with changed spelling. Only the rails of tier 1 recognise them, and these rails check
-  the text only once in 16 to 48 characters.
+- ``disguised``: blocked phrases with changed spelling. Only the safety service's tier 1 (NeMo rails) recognises them.
+  It checks an answer every 16 characters at the beginning, and every 48 characters later.
 
 For each answer, the benchmark measures:
 

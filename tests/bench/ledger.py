@@ -101,7 +101,7 @@ class Waited:
 async def closes(
     count: int, at_once: int, max_tokens: int, *, model: str, governed: bool, own_cores: bool
 ) -> dict[str, Any]:
-    """Measure how long clients wait for answers. Compare each time with the sum of its parts (prefill, decode, ...).
+    """Measure how long clients wait for answers. Compare each wait with the sum of its parts (prefill, decode, ...).
 
     Args:
         count: Number of requests.
@@ -165,8 +165,8 @@ def _outcome(entry: Entry) -> str:
 def _closing(waited: dict[str, Waited], gaps: dict[str, float]) -> dict[str, Any]:
     """Return percentiles of the clients' times and of the gaps, and the share of requests with a small gap.
 
-    A gap is the time that a client measured minus the sum of the request's parts. A gap is small if its absolute value
-    is at most ``NEAR_SHARE`` of the client's time or ``NEAR_MS``, whichever is more.
+    A gap is the time that a client measured minus the summed durations of the request's parts. A gap is small if its
+    absolute value is at most ``NEAR_SHARE`` of the client's time or ``NEAR_MS``, whichever is more.
     """
     known = [each for each in waited if each in gaps]
     near = sum(abs(gaps[each]) <= max(NEAR_SHARE * waited[each].ms, NEAR_MS) for each in known)
@@ -247,7 +247,7 @@ def _at_ms(entry: Entry) -> tuple[float, float]:
 
 
 def sum_ms(entry: Entry) -> float:
-    """Return the sum of the durations of a request's parts, in milliseconds."""
+    """Return the summed durations of a request's parts (prefill, decode, ..., delivery), in milliseconds."""
     assert entry.facts is not None
     received_ms, sent_ms = _at_ms(entry)
     return sum(settle(entry.facts.stages_us, round((sent_ms - received_ms) * 1_000))) / 1_000

@@ -351,7 +351,7 @@ async def budget(lab: RouterLab, seconds: float, rate: float) -> dict[str, Any]:
 def judged(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
     """Fold each request's log. Return counts of retractions, cutovers and correct answers.
 
-    Also return how long after its loss each losing attempt was cancelled, in milliseconds.
+    Also return percentiles of the time, in milliseconds, from when an attempt lost to another one until its ``Cancel``.
     """
     logs: dict[str, list[Received]] = {rid: [] for rid in people}
     for record in lab.log:

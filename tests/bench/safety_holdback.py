@@ -45,10 +45,10 @@ def held(policy: Policy) -> dict[str, float]:
 
 
 def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
-    """Return how many tokens a reader has seen, counted from the start of a forbidden text, when its recall comes.
+    """Return how many tokens are shown from the start of a forbidden text until its recall.
 
-    The result has the mean, p50, p99 and maximum. An engine step makes ``step_tokens`` tokens. Each text from
-    ``recalled_examples`` is tried with its start at each character position of a step.
+    The result has the mean, p50, p99 and maximum. The engine makes ``step_tokens`` tokens in each step. The function
+    tries each text from ``recalled_examples`` several times: once for each character of a step at which it can start.
     """
     size, seen = step_tokens * TOKEN_CHARS, []
     prompt = immediate_rules(policy, TENANT)

@@ -51,7 +51,8 @@ def ways(at_once: int, output: int) -> list[tuple[int, int]]:
     """Return six ways, each as (number of concurrent requests, number of tokens per answer).
 
     The numbers of requests are ``at_once``, 3/8 of ``at_once``, and 1. The numbers of tokens are ``output`` and half of
-    ``output``. With 1/2 instead of 3/8, a job would take about as long with half of both numbers as with the full ones.
+    ``output``. The factor is 3/8 because, with 1/2, a job with half of both numbers would take about as long as with
+    the full numbers.
     """
     fewer = max(2, 3 * at_once // 8)
     return [(each, tokens) for tokens in (output, output // 2) for each in (at_once, fewer, 1)]
@@ -105,12 +106,12 @@ def job_ms(tree: Tree, name: str, texts: Sequence[str], at_once: int, output: in
 
 
 def turn(engine: str, runs: Sequence[tuple[int, int, list[str]]], number: int) -> list[float]:
-    """Run one of the ``TURNS`` parts of each way's prompts, all in one process of the engine.
+    """Start the engine once, and run part ``number`` of each way's prompts on it.
 
     Args:
         engine: Name of the engine.
         runs: For each way, the number of concurrent requests, the number of tokens per answer, and the prompts.
-        number: Number of the part, from 0.
+        number: Number of the part, from 0 to ``TURNS - 1``.
 
     Returns:
         The time per request of each way, in milliseconds.

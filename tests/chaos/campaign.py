@@ -70,7 +70,7 @@ def cases(service, *, on_kafka):
 
 @asynccontextmanager
 async def lab_of(kind, service, folder: Path, *, full):
-    """Within the ``async with`` block, call ``open_lab`` with the environment variables that ``service`` needs here."""
+    """Open a lab for the ``async with`` block, with the environment variables that ``service`` needs in a campaign."""
     env = router.fallback(on=True) if service == "router" else {}
     if service == "rails":  # no rail is late on a busy machine, and none needs a classifier
         shutil.rmtree(folder / "policy", ignore_errors=True)

@@ -1,4 +1,7 @@
-"""The fixture ``lab``: one broker and the members of one service. The tests of a round share a lab per broker."""
+"""The fixture ``lab``: one broker and several processes of one service.
+
+A round runs the tests of a service once. It uses one lab with the embedded broker, and one with Apache Kafka.
+"""
 
 import os
 

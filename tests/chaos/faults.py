@@ -55,7 +55,7 @@ BEFORE_S = 1.5
 
 
 class RoundPhase:
-    """Tells the functions that write events the phase of a fault: 0 before the fault, 1 during it, 2 after it."""
+    """The phase of a fault: 0 before it, 1 during it, 2 after it. Functions that write events read the phase."""
 
     def __init__(self):
         self.phase = 0

@@ -268,7 +268,7 @@ class Late(Talk):
             await self.post(self.detached())
 
     def decided(self, *, on):
-        """Return when the test received the expected decision of the router; None if it has not received one.
+        """Return the time at which the test received the router's expected decision; None if it has not received it.
 
         Which decision is expected depends on ``on``, that is, on whether the router may fall back to Vertex AI.
         """

@@ -155,7 +155,7 @@ class Tamperer:
     def _write(self, index: int) -> None:
         """Write ``rows`` to the file, and set ``places``. The first ``index`` rows are unchanged.
 
-        In 30 % of the calls, compute the digests of all rows again first.
+        In 30 % of the calls, first recompute the digests of all rows.
         """
         first = self.offsets[max(0, index - 1)]
         self.places = range(min(first, self.file.start if index == 0 else first), self.offsets[-1] + 5)

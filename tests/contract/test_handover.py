@@ -172,7 +172,7 @@ class WaitingGroup:
 
 @pytest.fixture
 async def group(settings, topic, lab, monkeypatch) -> WaitingGroup:
-    """Return a group whose members may spend up to 6 s in `_settle` before their partitions move, not only 3 s."""
+    """Return a group whose members may spend up to 6 s in `_settle`, instead of the usual 3 s."""
     monkeypatch.setattr("services.bus.groups.group_reader.LAST_COMMIT_S", 6.0)
     slower = replace(settings, session_timeout_ms=24_000)  # a quarter of it is the other limit
     return WaitingGroup(slower, topic, await lab.admin())

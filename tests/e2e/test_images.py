@@ -127,7 +127,7 @@ def wait_for_address(process):
 
 
 def volumes(service, root, folder):
-    """Create a folder for each named volume, with the owner and mode of the image's folder, as Docker does.
+    """Create a folder for each named volume. As in Docker, its owner and mode are those of the same path in the image.
 
     Return pairs of the folder and its path in the container.
     """

@@ -1,6 +1,6 @@
 """Test that with ``railbus up --vertex-emulator``, the emulator answers requests that failed on the self-hosted engine.
 
-Also test that the page says so.
+Also test that the web page tells users about the emulator.
 """
 
 import urllib.request

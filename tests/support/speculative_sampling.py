@@ -102,7 +102,7 @@ def draw(probabilities: Floats, uniform: Floats) -> Tokens:
 def emitted(target: Floats, draft: Floats, rule: Rule = "rejection") -> Floats:
     """Return the exact distribution of the final token at a drafted position: the accepted draft or its replacement.
 
-    For the rules ``rejection`` and ``match``, this distribution equals p. For the other rules, it may differ from p.
+    For the rules ``rejection`` and ``match``, this distribution equals ``target``. For other rules, it may differ.
     """
     parts = RULES[rule](distributions("p", target), distributions("q", draft))
     kept = draft * parts.keep

@@ -1,4 +1,4 @@
-"""Test a generator process with vLLM, from the request of an app on the broker to the events on the stream log."""
+"""Test a generator process with vLLM, from a request on the broker to the events on the stream log."""
 
 import asyncio
 import re

@@ -46,7 +46,7 @@ class HoardingRails(RailsCore):
 
 
 class LosesHeld(SafetyCore):
-    """Defect: safety drops the effects that it held back until a partition was read to its end."""
+    """Defect: when safety has read a partition to its end, it drops the effects that it has held back until then."""
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:
         if not self._partitions[number].queued:

@@ -48,7 +48,7 @@ class SendsRecalled(DeliverySession):
 
 
 class SplitsShortened(DeliverySession):
-    """Defect: the ops of a history without its recalled text may be sent in several messages.
+    """Defect: the ops of a shortened history (one without the recalled text) may be sent in several messages.
 
     All these ops have the same id. Therefore, a client that resumes after the first message misses the other messages.
     """

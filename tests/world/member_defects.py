@@ -78,7 +78,7 @@ class RewindsByHost(SimulatedMember):
 
 
 class RewindsTooLittle(SimulatedMember):
-    """Defect: of a partition that the member gains, it reads only about the last half second."""
+    """Defect: the member reads only about the last half second of a partition that it gains."""
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
         return end_ms - 500

@@ -223,7 +223,7 @@ def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> Non
 
 
 def _next_sample(counts: list[int], samples: int) -> int | None:
-    """Return the number of the first sample in which the mutant was not found yet. The survey continues with it.
+    """Return the number of the sample with which the survey continues: the first that has not found the mutant yet.
 
     Return None if the mutant was found in all ``samples`` samples, or survived all ``SEEDS`` seeds of one sample.
     ``counts`` is the mutant's entry in ``Counts``.

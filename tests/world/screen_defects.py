@@ -49,7 +49,7 @@ class ShowsUnmasked(Screen):
 
 
 class ShowsEverything(Screen):
-    """Defect: all text is shown at once, although little of it is cleared."""
+    """Defect: in every delivery mode, up to 10,000 tokens are shown before they are cleared."""
 
     @property
     def delivery(self) -> Delivery | None:

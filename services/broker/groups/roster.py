@@ -66,10 +66,7 @@ class Roster:
         self._reserved[member_id] = until_ms
 
     def take_reserved_id(self, member_id: str) -> bool:
-        """End the reservation of a member id, because a client joins with it or leaves.
-
-        Return false if the id was not reserved.
-        """
+        """End the reservation of a member id. Return whether the id was reserved."""
         return self._reserved.pop(member_id, None) is not None
 
     def expire_reserved_ids(self, now_ms: int) -> None:

@@ -151,7 +151,7 @@ class FileSegment:
         return segment
 
     def continue_with(self, index: SegmentIndex) -> None:
-        """Let a sealed segment accept batches again after a restart of the broker."""
+        """Let a segment that was loaded from disk accept batches again. `index` is the index of the segment."""
         self._index = index
         self._tail = LogTail(self.end, self._budget)
 

@@ -309,9 +309,9 @@ class _Session:
         start_in(self._tasks, self._take_over(partitions, generation), f"{self._reader.group}-assignment")
 
     def _keep_committing(self) -> None:
-        """Make the last commits of a leaving member use the generation of its newest assignment.
+        """Let a leaving member commit in its newest generation, if it has kept its member id.
 
-        Do nothing if the member has already taken over this assignment.
+        Do nothing if no assignment waits to be taken over.
         """
         # The broker refuses commits in the generation before. Without this, the work of a member that is stopped during
         # a rebalance would be done again by another member.

@@ -99,8 +99,7 @@ class HeldPartitions(Generic[Waiter]):
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int], asked_us: int) -> bool:
         """Add a waiter that waits until the offsets ``ends`` are reached.
 
-        If all of them are reached already, add nothing and return True. ``read_up_to_us`` uses ``ends`` and
-        ``asked_us``, too.
+        If all of them are reached already, add nothing and return True. In both cases, also call ``note_ends``.
 
         Args:
             waiter: What ``start_at``, ``read`` or ``lower_goals`` returns when the offsets are reached.
@@ -115,12 +114,12 @@ class HeldPartitions(Generic[Waiter]):
         return False
 
     def lower_goals(self, ends: Mapping[Partition, int], asked_us: int) -> list[Waiter]:
-        """Lower each goal that lies beyond the end of its partition, because the log was truncated.
+        """Lower each offset of a goal that lies beyond the end of its partition, because the log was truncated.
 
         Args:
             ends: The end offset of each partition to check.
-            asked_us: Time, by the reader's clock, at which ``ends`` were requested from the broker. Only goals whose
-                ``asked_us`` is earlier are lowered.
+            asked_us: Time, by the reader's clock, at which ``ends`` were requested from the broker. Only goals that
+                ``set_goal`` added with an earlier ``asked_us`` are lowered.
 
         Returns:
             The waiters whose goal is reached now. They are removed.

@@ -19,11 +19,11 @@ older than the outage."""
 async def rewound(
     cluster: Cluster, partitions: TopicPartitions, topic: Topic | None, end_ms: int, rewind_ms: int
 ) -> dict[Partition, int]:
-    """Return for each gained partition the offset at which a reader must start to rebuild its state.
+    """Return for each of ``partitions`` the offset at which a reader must start to rebuild its state.
 
-    ``topic`` has results, such as the router's accounts. The offset for partition n depends on the time of the newest
-    result in partition n of ``topic`` (see ``rewind_to_ms``). If ``topic`` is None, reading starts ``rewind_ms``
-    before ``end_ms``.
+    ``topic`` has a result of each closed request, such as the router's account. The offset for partition n depends on
+    the time of the newest result in partition n of ``topic`` (see ``rewind_to_ms``). If ``topic`` is None, reading
+    starts ``rewind_ms`` before ``end_ms``.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)

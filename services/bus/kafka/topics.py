@@ -53,7 +53,7 @@ async def partition_counts(settings: BusSettings) -> dict[str, int]:
 
 
 async def wanted_replication(settings: BusSettings) -> int:
-    """Return the replication factor of a new topic, for a client that creates topics itself.
+    """Return the replication factor for topics that a client library such as Faust creates itself.
 
     Wait until the broker answers.
     """

@@ -61,7 +61,7 @@ class LogClock:
         self.follow(offset)
 
     def follow(self, offset: BrokerOffset) -> None:
-        """Use ``offset`` for all later timestamps. Call this when another broker becomes the partition's leader."""
+        """Use this clock offset from now on. Call this when another broker becomes the partition's leader."""
         self.offset = offset
         # The offset when reading began. It counts until the partition was read to its end once, because records that
         # are read long after their append say nothing about the offset.

@@ -21,7 +21,7 @@ class LogTime:
         self._window_ends_ms = 0
 
     def note(self, timestamp_ms: int, now_ms: int) -> None:
-        """Measure how far the clocks differ, from the timestamp of a new record that was read at ``now_ms``."""
+        """Update the estimate with the timestamp of a new record, which this process read at ``now_ms``."""
         # If the record were old, the time since its append would count as a difference of the clocks.
         if timestamp_ms <= 0:
             return
@@ -32,6 +32,6 @@ class LogTime:
         self._least_ms = min(self._least_ms, behind_ms)
 
     def now_ms(self, now_ms: int) -> int:
-        """Convert this process's time to the broker's time. Before the first measurement, return the time unchanged."""
+        """Convert this process's time to the broker's time. If there is no estimate yet, return the time unchanged."""
         known = [each for each in (self._least_ms, self._before_ms) if each is not None]
         return now_ms - min(known) if known else now_ms

@@ -32,7 +32,7 @@ class BrokenBatch(NamedTuple):
     """A batch of records that cannot be unpacked.
 
     Attributes:
-        first: The higher of two offsets: the first offset of the batch, and the next offset of the reader.
+        first: First offset of the batch; if the reader started at a higher offset, that offset.
     """
 
     first: int

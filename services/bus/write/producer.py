@@ -75,8 +75,8 @@ class Producer:
     Args:
         role: The role of the service. The role decides which events the service may write. A service with several roles
             passes the result of ``schemas.registry.writes`` instead.
-        name: Client id, shown in the broker's logs. The default is the role. If there are several roles, it is
-            "this producer".
+        name: Client id, shown in the broker's logs. The default is the role, or the text ``this producer`` if there are
+            several roles.
     """
 
     def __init__(self, settings: BusSettings, *, role: RoleName | ByTopic, name: str | None = None) -> None:

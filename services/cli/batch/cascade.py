@@ -50,7 +50,7 @@ async def run_cascade(
     """Run the job on each model of the cascade in turn. Return the number of lines without an answer.
 
     Raises:
-        UserError: The input is invalid, or none of a model's answers has a score. The last model needs no score.
+        UserError: The input is invalid, or no answer of a model has a score. The last model's answers need no scores.
     """
     spent = _Spent()
     write_all = partial(_write_first, write, tiers.tier[0].model)
@@ -127,7 +127,7 @@ class _WithModel:
 
 
 def with_model(raw: bytes, model: str) -> bytes:
-    """Return a request line with its model set. Return a line that is not a valid request unchanged."""
+    """Set the model in a request line and return the line. Return a line that is not a valid request unchanged."""
     try:
         value = orjson.loads(raw)
         value["body"]["model"] = model

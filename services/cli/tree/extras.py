@@ -63,7 +63,7 @@ def require_governance(*, instead: str) -> None:
     """Check that the packages of the services ``rails`` and ``safety`` are installed.
 
     Raises:
-        UserError: A package is not installed. The message ends with the value of ``instead``.
+        UserError: A package is not installed. The message ends with ``instead``, which may name an alternative.
     """
     _require(GOVERNANCE_MODULES, f"rails and safety need %s: {install('governance')}{instead}")
 

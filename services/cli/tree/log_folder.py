@@ -44,7 +44,9 @@ def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Pa
 
 
 def kafka_log_dir(data_dir: Path | None, folder: Path) -> Path:
-    """Return the folder for Apache Kafka's data. Without ``data_dir``, empty and use ``kafka`` in the state folder.
+    """Return the folder for Apache Kafka's data: ``data_dir``, or else ``kafka`` in the state folder ``folder``.
+
+    Without ``data_dir``, earlier data is deleted.
 
     Raises:
         UserError: The folder cannot be written, or its disk is full.

@@ -50,8 +50,8 @@ class OpenRequest:
     Attributes:
         at: When the request reached the host of its edge, in microseconds since the epoch. The edge reads the request a
             little later.
-        waited_ms: Time from ``at`` until the request was written to the log, in milliseconds. For a resumed stream,
-            this time begins only when the edge read the request, as in ``Request.waited_ms``.
+        waited_ms: For a new stream, the time from ``at`` until the request was written to the log, in milliseconds.
+            For a resumed stream, the value of ``Request.waited_ms``.
         total_ms: The total deadline, in milliseconds from the moment at which the edge read the request.
     """
 
@@ -130,13 +130,13 @@ class Subscription:
     def expired(self, at_us: int) -> bool:
         """Return whether the stream has lasted ``EXPIRY_MARGIN_US`` longer than the request's total deadline.
 
-        Return False while the history must still be sent. ``at_us`` is the present time by the clock ``steady_us``.
+        Return False until the ops of past events have been sent. ``at_us`` is the time now by the clock ``steady_us``.
         """
         deadline_us = self.opened_us + self.request.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
 
     def push(self, logged: LoggedEvent, at_us: int) -> None:
-        """Process an event of the request. Its ops are sent by ``flush``."""
+        """Process an event of the request. ``flush`` sends the resulting ops."""
         if not self._is_on_log:
             self._is_on_log = True
             self.on_log.set()

@@ -131,7 +131,7 @@ class BodyRoom(Generic[Key]):
             raise
 
     def count_whole(self, count: int) -> None:
-        """Count the bytes of a complete body. A negative ``count`` subtracts them."""
+        """Add the size of a complete body to ``total``. A negative ``count`` subtracts it."""
         self.total += count
 
     def _make_room(self) -> None:

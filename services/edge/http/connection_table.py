@@ -135,7 +135,10 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a trusted proxy's connection for the client whose request it carries, unless a limit forbids this."""
+        """Count a trusted proxy's connection for ``address``, the client whose request the connection now carries.
+
+        If the client is at its limit and none of its connections waits, nothing changes.
+        """
         # ``address`` is ``PROXIED`` between two requests.
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:

@@ -106,7 +106,10 @@ class Connections:
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a trusted proxy's connection as one of ``address``. Return the limit that forbids this, or None."""
+        """Count a trusted proxy's connection for the client at ``address``, or for no client if it is ``PROXIED``.
+
+        Return the limit that forbids this, or None.
+        """
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)
         return admission.refusal

@@ -41,7 +41,7 @@ class Query(NamedTuple):
 def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Mapping[str, float]) -> Steps:
     """Make a report on the last ``query.minutes`` minutes before ``now_us``.
 
-    The generator yields after each small piece of work, so that other tasks can run. Its return value is the report.
+    This Python generator yields after each small piece of work, so that other tasks can run. It returns the report.
     """
     since_at = now_us - query.minutes * 60 * US_PER_S
     seen = [(key, totals) for key, totals in windows if key.end_at > since_at]

@@ -117,7 +117,7 @@ class PartitionFollower:
             self._changed.set()
 
     def retire(self) -> None:
-        """Make ``reserve_request_id`` return None from now on. Still read partitions for open streams."""
+        """Make ``reserve_request_id`` return None from now on. The partitions of open streams are still read."""
         self._plan.retire()
 
     async def reachable(self) -> bool:

@@ -163,7 +163,7 @@ class ScanQueue:
             turn.leave(scan)
 
     def begin_turn(self) -> ScanTurn | None:
-        """Start a turn for the next look-up and return it. Return None if no turn may start now."""
+        """Start and return a turn for the next look-up. Return None if no turn may start now."""
         lent = Counter(turn.owner.tenant for turn in self._turns.values())
         for tenant, scans in self._by_tenant.items():
             owner = next((scan for scan in scans if scan.place not in self._turns), None)

@@ -19,7 +19,7 @@ class Rate:
     burst: int
 
     def cost_us(self, units: int = 1) -> int:
-        """Return the time in microseconds in which the average rate allows ``units`` units.
+        """Return how many microseconds ``units`` units take at the average rate.
 
         More than ``burst`` units cost as much as ``burst`` units.
         """

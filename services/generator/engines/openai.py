@@ -182,7 +182,7 @@ class OpenAIEngine:
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Return the negative log-likelihood of a text; None if the server returns no log-probabilities for a prompt.
+        """Return the negative log-likelihood of a text; None if the server returns no log-probabilities for the text.
 
         Raises:
             EngineError: The server could not be reached.

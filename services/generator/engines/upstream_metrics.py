@@ -57,7 +57,10 @@ class UpstreamMetrics:
         self._answered = False
 
     async def start(self) -> None:
-        """Read the metrics every ``POLL_INTERVAL_S``. Stop if the first answer below status 500 has no token counts."""
+        """Read the metrics every ``POLL_INTERVAL_S``.
+
+        Stop if the first answer with an HTTP status below 500 has no token counts.
+        """
         first = await self.poll()
         if first is not None or not self._answered:
             self._task = asyncio.create_task(self._repeat(first))

@@ -15,7 +15,11 @@ MILLION: Final = 1e6
 
 
 def token_money(api: ApiOffer, work: BatchWork) -> Range:
-    """Return the price of all tokens as an interval. The price falls if requests hit the provider's prompt cache."""
+    """Return the price of all tokens as an interval.
+
+    If prompts can be cached, the lower bound assumes that all requests hit the provider's prompt cache, and the upper
+    bound assumes that none does.
+    """
     full = work.requests * ((work.shared + work.own) * api.input + work.output * api.output) / MILLION
     if api.cached_input is None or not work.prefix_cached:
         return Range(full, full, full)

@@ -33,7 +33,8 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         gpu: Name in the catalogue.
-        price: Price to buy one accelerator. It is paid for each accelerator that a way needs beyond ``count``.
+        count: Number of accelerators that the user already has.
+        price: Price of one accelerator. A way that needs more than ``count`` pays this price for each additional one.
         watts: Power of one accelerator under load.
     """
 

@@ -61,7 +61,7 @@ class SampledEngine:
         fixed_ms: Fixed part of the time of a decode step.
         token_prompt_ms: Time of a prefill for each uncached prompt token.
         request_ms: Fixed part of the time of a prefill.
-        steps: Times of a decode step. Each is a pair: the number of sequences in the step, and the time.
+        steps: Pairs: the number of sequences in a decode step, and the time of this step in milliseconds.
     """
 
     loops: tuple[SampledLoop, ...]
@@ -209,7 +209,7 @@ def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
     concurrent requests.
 
     Raises:
-        ValueError: One of these tests is missing, or has too few answers, or every answer of it came in one piece.
+        ValueError: One of these tests is missing, has too few answers, or received every answer in one piece.
     """
     loops = tuple(_loop(results, number) for number in sorted({each.at_once for each in results}))
     if not loops or loops[0].at_once != 1 or len(loops) < 2:

@@ -69,7 +69,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Whether the rails add no delay to the first token. The report then says that they are "paid for"."""
+        """Whether the rails add no delay to the first token. If so, the report prints ``paid for``."""
         return self.seen_ms == 0
 
 

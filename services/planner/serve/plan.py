@@ -58,7 +58,7 @@ class Demand:
         prompt: Number of tokens of a prompt.
         cached: Number of prompt tokens that are in the prefix cache.
         output: Number of tokens of an answer.
-        rails_ms: Time of the input rails, which run during the queue and the prefill.
+        rails_ms: Time of the input rails, which run while a request waits in the queue and is prefilled.
     """
 
     users: int
@@ -183,9 +183,9 @@ def kind_of(
 
 
 def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
-    """Return, as text, a limit that is exceeded; None if no limit is exceeded.
+    """Describe a limit that is exceeded. Return None if no limit is exceeded.
 
-    ``seen`` is None for an overloaded engine. The text then says what the engine lacks.
+    If the engine is overloaded (``seen`` is None), say what the engine lacks.
     """
     if seen is None:
         return "no room for more answers, or no time for more prompts"

@@ -104,7 +104,7 @@ class Presidio:
 
 
 def without_contained(spans: Iterable[FoundSpan]) -> Iterator[FoundSpan]:
-    """Yield each span once, without the spans that lie inside a longer span of the same rule."""
+    """Yield the distinct spans that do not lie inside a longer span of the same rule."""
     # A number may be found for several countries, and its end again in the next slice.
     ends: dict[str, int] = {}
     for one in sorted(set(spans), key=lambda one: (one.start, -one.end)):

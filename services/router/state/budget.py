@@ -63,9 +63,9 @@ class SpendTracker:
             second.usd = max(0.0, second.usd + usd)
 
     def totals(self, now_us: int) -> tuple[int, int, float]:
-        """Return the number of requests, the number of further attempts, and their total price in US dollars.
+        """Return the number of requests, the number of further attempts, and the price of these attempts in US dollars.
 
-        Only the last ``WINDOW_S`` seconds count. Reserved attempts are included.
+        Only the last ``WINDOW_S`` seconds count. Attempts that are reserved (see ``reserve``) count, too.
         """
         now_s = now_us // 1_000_000
         if now_s != self._summed_s:
@@ -115,7 +115,7 @@ class FallbackBudget:
     def used(self, now_us: int) -> float:
         """Return the spent fraction of the allowed attempts or of the allowed money, whichever is larger.
 
-        If attempts are allowed and one was refused within the last minute, return at least 1.
+        If an attempt was refused within the last minute, return at least 1, unless the limits allow no attempts at all.
         """
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0

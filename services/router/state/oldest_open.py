@@ -28,7 +28,7 @@ class OldestOpen:
         Args:
             request_id: Id of the request.
             log_us: Append time of the event, by the broker's clock.
-            at_us: The same append time, by this process's clock.
+            at_us: The append time, converted to the clock of this process.
         """
         self._ahead_us = log_us - at_us
         heapq.heappush(self._heap, (log_us, request_id))

@@ -32,7 +32,7 @@ DEFAULT_NAMES: Final[Mapping[Lane, str]] = {"interactive": CHAT, "batch": BATCH}
 
 
 class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A limit for one latency. ``Slo.share`` is the share of the requests that must stay within all limits.
+    """A limit for one latency.
 
     Attributes:
         ms: The limit, in milliseconds.

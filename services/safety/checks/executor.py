@@ -94,7 +94,7 @@ class CheckExecutor:
     """Runs checks in asyncio tasks.
 
     Args:
-        checks_of: Returns the checks, by tier, of the policy version in a ``CheckRequest``.
+        checks_of: Called with a ``CheckRequest``. Returns the checks of the request's policy, by tier.
         on_outcome: Called with each outcome, in the event loop.
         matters: Returns whether a check is still needed. A check that is no longer needed is not run.
     """

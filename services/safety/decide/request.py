@@ -107,7 +107,7 @@ class RequestCheck:
     def read(self) -> list[RunOutput]:
         """Check at most ``SLICE_CHARS`` characters of the first run in ``unread``.
 
-        Return the checks to run and the events to write.
+        Return the events to write and the further checks to run.
         """
         run = self.unread.popleft()
         outputs = run.read()
@@ -213,8 +213,8 @@ class RequestCheck:
 def _may_become_gated(policy: Policy, started: Started) -> bool:
     """Return whether the policy would make the delivery ``gated``. This is a guess, made before the verdict is known.
 
-    If the policy has the rail ``admission``, ``admission.rego`` is asked with placeholders for facts that are not known
-    here, such as the length of the prompt. If it has no usable answer, return True.
+    If the policy has the rail ``admission``, evaluate ``admission.rego`` with placeholders for facts that are not known
+    here, such as the length of the prompt. If Rego gives no answer or an invalid one, return True.
     """
     admission = Admission(allow=True)
     if any(rail.name == _ADMISSION_RAIL for rail in policy.document.rails.rail):

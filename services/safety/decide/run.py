@@ -130,10 +130,10 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None, *, closed: bool = False) -> _Outputs:
-        """Set the last chunk of the run to ``last_seq``. Then call ``read``.
+        """Record that the run's last chunk is ``last_seq``, and check text as ``read`` does.
 
-        If ``last_seq`` is None, the last chunk is the one before the first gap. ``closed`` means that chunks that are
-        still missing will never be shown. Only with ``closed`` does a second call change the last chunk.
+        If ``last_seq`` is None, the last chunk is the one before the first missing chunk. ``closed`` says that a
+        missing chunk will never be shown. A second call changes the last chunk only if ``closed`` is true.
         """
         if self._last_seq is None or closed:
             self._last_seq = self.last_seq if last_seq is None else last_seq

@@ -29,7 +29,8 @@ class PendingCheck:
         previous_end: Offset at which the window before this one ended; 0 if this is the first.
         clears: ``seq`` of the last chunk that can be cleared when this window has passed tier 1. None if there is no
             such chunk, and always None in tier 2.
-        required_passes: Before these chunks are cleared, this number of the run's windows must have passed tier 2.
+        required_passes: Number of the run's windows that must have passed tier 2 before the chunks up to ``clears``
+            are cleared.
     """
 
     number: int
@@ -43,7 +44,7 @@ class PendingCheck:
 
 
 class WindowTracker:
-    """The windows that tier 1 or tier 2 checks in one run, and the outcomes of the checks.
+    """The windows that tier 1 (NeMo rails) or tier 2 (classifiers) checks in one run, and the outcomes of the checks.
 
     A window is a piece of the run's text that one check reads.
 

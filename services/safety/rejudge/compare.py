@@ -79,7 +79,7 @@ def _content(recall: Recall) -> tuple[object, ...]:
 
 
 class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A finding that a person marked in an answer.
+    """A piece of an answer's text that, according to a person, should be recalled.
 
     Attributes:
         id: Id of the request.

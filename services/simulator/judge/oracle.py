@@ -78,7 +78,8 @@ class Shown:
     def prefixes(self, run: str) -> list[str]:
         """Return the run's text after 0, 1, 2, ... chunks. Redacted spans are replaced.
 
-        The list ends before the first missing chunk: chunks "a" (0), "b" (1) and "d" (3) -> ``["", "a", "ab"]``.
+        The list ends before the first missing chunk. If a run has chunk 0 ("a"), chunk 1 ("b") and chunk 3
+        ("d"), the list is ``["", "a", "ab"]``.
         """
         chunks = self.chunks.get(run, {})
         recalls = self.recalls.get(run)

@@ -68,12 +68,12 @@ class Quality(msgspec.Struct, frozen=True):
     def objection(self, *, lossy: bool, rules: Rules) -> str:
         """Return why the engine's answers forbid the change; empty if they do not forbid it.
 
-        A change that is said to be lossless is judged like a lossy change only if ``fewer_identical`` shows that it
-        alters more answers than chance does. Otherwise it is accepted.
+        A change that is said to be lossless is accepted, unless ``fewer_identical`` shows that it alters more answers
+        than chance does. In that case it is judged like a lossy change.
 
-        A lossy change is refused if it is shown to solve fewer tasks. It is also refused if the upper bound of its loss
-        exceeds ``rules.max_loss``. The loss is the rise of the perplexity. If the perplexity is not known, the loss is
-        the share of tasks lost.
+        A lossy change is refused if it solves significantly fewer tasks. It is also refused if the upper bound of
+        ``perplexity_rise`` exceeds ``rules.max_loss``. If the perplexity is not known, the upper bound of ``loss`` is
+        used instead.
         """
         if not lossy and self.fewer_identical.low <= 0:
             return ""

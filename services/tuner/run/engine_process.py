@@ -93,7 +93,7 @@ class EngineProcess:
 
 @asynccontextmanager
 async def engine_process(env: Mapping[str, str]) -> AsyncIterator[EngineProcess]:
-    """Run an engine for the duration of the block. The engine does not get variables with an empty value."""
+    """Run an engine during the ``async with`` block. Environment variables with an empty value are not passed on."""
     full = {name: value for name, value in {**os.environ, **env}.items() if value}
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(

@@ -1,7 +1,7 @@
 """A client that only measures time. It sends one question after another over one connection, with blocking sockets.
 
 The client uses no event loop and runs in its own process. In a shared event loop, the measured time of an answer would
-include work for other answers. ``tests.bench.ledger`` starts the client. It prints one JSON line per answer::
+include work for other answers. ``tests.bench.ledger`` starts the client. The client prints one JSON line per answer::
 
     {"id": ..., "begin": ..., "end": ..., "read": ...}     wall-clock time in seconds
 

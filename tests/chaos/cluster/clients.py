@@ -198,9 +198,9 @@ ENDS = {
 
 
 def _edits(ops, length):
-    """Return the ops that change text on the screen. ``length`` is the number of characters on the screen.
+    """Return the ops without the replacements of text that is not on the screen yet.
 
-    A replacement of text that is not on the screen yet is left out.
+    ``length`` is the number of characters on the screen before the ops.
     """
     edits = []
     for op in ops:

@@ -83,7 +83,7 @@ class Findings:
 
 
 def history(events):
-    """Return one line for each event, and one for consecutive chunks of a run. The answer's text is left out."""
+    """Return one line for each event, but only one for consecutive chunks of a run. The answer's text is left out."""
     lines, before = [], None
     for offset, kind, event in events:
         run = event["run"] if kind == "Chunk" else None
@@ -254,7 +254,7 @@ class _Run:
 
 
 class _Screening:
-    """A check of one client's screen: after each op, it must fit the records up to the op's position on the log."""
+    """A check that a client's screen, after each op, fits the records up to the op's position on the log."""
 
     def __init__(self, found, reader, one):
         self._found, self._reader, self._one = found, reader, one

@@ -146,7 +146,7 @@ async def test_a_user_whom_no_list_names_sees_joins_and_writes_nothing(guarded):
 async def test_the_ledgers_page_without_the_right_to_its_topic_says_so(guarded, role, state):
     """The report for the page at ``/ledger`` says whether the ACLs let the edge read ``railbus.ledger``.
 
-    If they do not, ``WindowReader.run`` still does not end. An edge lacks the right if its ACLs were created for an
+    ``WindowReader.run`` keeps running even if they do not. An edge lacks the right if its ACLs were created for an
     earlier version of Railbus. The test simulates such an edge with the Kafka user of the service ``rails``, which
     lacks the right too.
     """

@@ -49,7 +49,7 @@ def first_asked_s():
 def windows(tenant, count, part=0):
     """Return the ledger's windows for ``count`` requests of a tenant. ``part`` is the partition of their accounts.
 
-    All requests were closed at the same time, which is also the same in each call.
+    The requests of all calls were closed at the same time.
     """
     now_s = first_asked_s()
     events = [event for number in range(count) for event in request_at(number, 5, now_s, tenant=tenant)]

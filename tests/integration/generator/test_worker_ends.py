@@ -1,4 +1,4 @@
-"""Test running and waiting requests when a generator stops, dies or loses the broker, or when a second one joins."""
+"""Test what happens to requests when their generator stops, dies or loses the broker, or when a second one joins."""
 
 import asyncio
 import urllib.request

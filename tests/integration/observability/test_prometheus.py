@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 def scraped(tmp_path_factory):
     """Yield a running `railbus up` with rails and safety, and a Prometheus that scrapes its services.
 
-    By then, two answers were redacted, two answers were withdrawn, and two prompts were denied.
+    Before the tests, two answers are redacted, two answers are withdrawn, and two prompts are denied.
     """
     program("prometheus")
     folder = tmp_path_factory.mktemp("observed")

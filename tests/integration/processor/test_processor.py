@@ -151,7 +151,7 @@ async def test_a_second_member_takes_its_share_and_what_is_kept_notices_nothing(
 async def test_the_clock_decides_only_after_what_stands_on_the_log_was_read(
     settings: BusSettings, topics: list[Topic], group: str
 ) -> None:
-    """When a paused process continues, the core gets the records written during the pause before a tick that is due."""
+    """After a pause of the process, the core first gets the records on the log, and then the tick that is due."""
     core, another = Recorder(), Another(settings)
 
     async def read_at_once() -> bool:

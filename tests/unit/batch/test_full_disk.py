@@ -75,7 +75,7 @@ async def test_a_job_may_be_lost_before_its_file_is_synced(service):
 
 
 class Went(Exception):
-    """Exception that the mock of ``full_once`` raises on its second call.
+    """The mock that ``full_once`` returns raises this exception on its second call.
 
     It tells a test that the service tried again after the disk was full.
     """

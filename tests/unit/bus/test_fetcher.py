@@ -91,10 +91,10 @@ async def reaches(brokers: Brokers, node: int) -> None:
 
 @pytest.mark.parametrize("node", [2, None])
 async def test_a_leader_that_changes_while_reading_pauses_is_followed(node: int | None) -> None:
-    """If a partition's leader changes while no slot is free, the fetcher later reads from the new leader.
+    """If a partition's leader changes while the fetcher pauses, the fetcher later reads from the new leader.
 
-    While no slot of the ``InFlightLimit`` is free, the fetcher reads nothing. If ``node`` is None, the partition has no
-    leader until the fetcher calls ``refresh``.
+    The fetcher pauses while no slot of the ``InFlightLimit`` is free. If ``node`` is None, the partition has no leader
+    until the fetcher calls ``refresh``.
     """
     brokers, limit = Brokers({MOVED: 1, STAYING: 1}), InFlightLimit(1)
     async with fetching(brokers, limit):

@@ -118,7 +118,7 @@ def test_a_brokers_clock_step_ends_with_the_record_after_a_whole_answer(step_us:
 
 
 def test_where_time_goes_back_a_record_follows_the_one_before() -> None:
-    """If a record's timestamp is lower than the previous record's, its computed append time is still not earlier."""
+    """A record's computed append time is not before the previous record's, even if its timestamp is lower."""
     offset = BrokerOffset()
     offset.observe((START - 2 * SECOND) // 1_000, START)  # the newest record, after the clock was set back
     clock = LogClock(offset)

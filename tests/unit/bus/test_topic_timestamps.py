@@ -1,4 +1,4 @@
-"""Tests of setting topics to ``LogAppendTime``: the broker accepts, refuses, is too old, or is temporarily unable."""
+"""Test how topics are set to ``LogAppendTime``, also if the broker refuses, is too old, or fails temporarily."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace

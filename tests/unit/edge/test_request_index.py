@@ -81,7 +81,7 @@ ACTIONS = st.one_of(
 def test_a_span_holds_every_event_that_was_delivered(actions, size):
     """If the index knows the span of a request, the span covers all events of the request.
 
-    It also covers the events that arrive while the index does not have the request's earlier events yet.
+    This is true even if some of the events arrived before the index had the earlier ones.
     """
     index, log, reading = RequestIndex(size), [], {}
     for what, key in actions:

@@ -1,4 +1,4 @@
-"""Test that `tests/bench/gpu` runs arms forwards and then backwards, and that they fill every row of its table.
+"""Test that `tests/bench/gpu` repeats arms in reverse order, and that all arms together fill every row of its report.
 
 Also test that a benchmark that continues after an interruption knows which runs are finished.
 """

@@ -18,10 +18,10 @@ from services.physics.cascade import chain_recall, rank_correlation, recall
     ("rho", "at_10k", "at_20k"), [(0.7, 0.63, 0.79), (0.8, 0.79, 0.91), (0.9, 0.93, 0.99)]
 )  # fmt: skip
 def test_the_designs_table(rho, at_10k, at_20k):
-    """The computed recall of a cascade's first model (the screen) agrees with the design document's table.
+    """The computed recall of a cascade's first model agrees with the design document's table.
 
-    The recall is the share of the best 1 % of requests that the screen passes on. The screen passes on 10,000 or 20,000
-    of 200,000 requests. ``rho`` is the rank correlation between the screen's scores and the last model's scores.
+    The first model passes on 10,000 or 20,000 of 200,000 requests. The recall is the fraction of the best 2,000
+    requests that are among them. ``rho`` is the rank correlation between the scores of the first and the last model.
     """
     assert recall(rho, best=0.01, kept=0.05) == pytest.approx(at_10k, abs=0.02)
     assert recall(rho, best=0.01, kept=0.10) == pytest.approx(at_20k, abs=0.02)

@@ -87,7 +87,7 @@ def test_other_lengths_are_predicted_and_the_ranking_is_right():
 
 
 def in_pieces(result, size):
-    """Return ``result`` as if the server had sent the tokens after the first one in pieces of ``size`` tokens.
+    """Return ``result`` as if the server had sent the first token alone, and then pieces of ``size`` tokens.
 
     ``steps`` counts each piece as one token. Only ``usage`` has the true number of tokens.
     """
@@ -190,7 +190,7 @@ def test_a_few_prompts_are_not_divided_further():
 def test_a_machine_that_becomes_slower_is_averaged():
     """If the machine becomes slower during the sample, the prediction assumes its mean speed.
 
-    The sample has five loops, with 1, 3, 8, 3 and 1 requests at a time. The machine is slower in each loop
+    The sample has five closed loops, with 1, 3, 8, 3 and 1 requests at a time. The machine is slower in each loop
     than in the one before.
     """
     loops = divided(PROMPTS, 8)

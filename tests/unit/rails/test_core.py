@@ -79,10 +79,7 @@ def test_what_waited_on_a_lost_partition_takes_no_room():
 
 
 def test_a_request_of_a_lost_partition_is_evaluated_again():
-    """A request is evaluated again if its partition was lost, or if its verdict was not written.
-
-    The first verdict may never have reached the log.
-    """
+    """A request that is read again is evaluated again if its partition was lost, or its verdict was not written."""
     core = RailsCore(ROOM)
     (begun,) = read(core, 0, "acme", partition=1)
     (kept,) = read(core, 1, "acme", partition=2)
@@ -137,7 +134,7 @@ def test_every_request_is_begun_once_and_the_room_is_kept(steps):
 
 
 def test_a_raw_request_gets_no_longer_deadline_than_the_policy_allows():
-    """A request that an application writes to the topic itself gets no longer deadline than the policy's longest."""
+    """If an application writes a request to the topic, the request's deadline is at most the policy's longest."""
     classes = ServiceClasses(bounds=DeadlineBounds(total_ms=(1, 1_000)))
     asked = structs.replace(request(), deadlines=Deadlines(total_ms=86_400_000), at=1)
     raw = Received(REQUESTS.name, 0, 0, 0, asked, None)

@@ -107,9 +107,9 @@ async def test_batch_requests_have_a_turn_when_no_interactive_one_waits():
 )
 @example([("a", False, 0, False)] * 3 + [("b", False, 0, False), ("b", True, 0, False)], 2)
 def test_whatever_comes_each_has_its_turn_and_batch_when_nobody_else_waits(arrivals, most):
-    """Every request that is not cancelled gets a turn. A batch request gets none that an interactive one may have.
+    """Every request that is not cancelled gets a turn. Interactive requests come before batch requests.
 
-    While other tenants are active, a tenant may not have the last free place.
+    While other tenants are active, no tenant may have all turns at once, unless ``most`` is 1.
 
     Each item of ``arrivals`` is a request: its tenant, whether it is a batch request, how many iterations of the event
     loop the test waits before it sends the next request, and whether the test cancels this request after the wait.

@@ -417,7 +417,7 @@ def test_router_that_lags_cannot_end_what_another_attempt_answers() -> None:
 def test_worker_out_of_request_time_does_not_outrun_the_deadline(at_ms: int, outcome: str) -> None:
     """If a worker reports a timeout before the total deadline, the request is closed as failed, otherwise as expired.
 
-    The router reads this report before its own timer for the deadline fires.
+    In both cases, the router reads the report before its own timer for the deadline fires.
     """
     world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started())
     event = failed(at_ms=at_ms, error_class="timeout", retryable=False)

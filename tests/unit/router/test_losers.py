@@ -71,9 +71,9 @@ class Sim:
             act(ms)
 
     def say(self, ms: float, event: AnyEvent, topic: Topic | None = None) -> None:
-        """Write an event at the time ``ms``. It reaches its topic after a random delay.
+        """Write an event at the time ``ms``. The event reaches its topic after a random delay.
 
-        Events of one topic reach it in the order in which they were written.
+        Events of the same topic arrive in the order in which they were written.
         """
         name = (topic or topic_of(event)).name
         self._sent[name] = max(self._sent.get(name, 0), ms + self.dice.uniform(0.2, 4))
@@ -153,7 +153,7 @@ def _voices(sim: Sim, asked: dict[str, int], offset: int) -> set[int]:
 
 
 def _check(log: list[tuple[float, Any]], rid: str) -> int:
-    """Check that a request is completed once, shows one whole text, and that the other attempt stops in time.
+    """Check that a request is completed once and shows one whole text, and that the other attempt stops in time.
 
     Return the number of the attempt whose text is shown.
     """

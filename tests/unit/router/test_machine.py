@@ -96,7 +96,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
         self.append(REQUESTS, event)
 
     def may_be_forgotten(self, rid: str) -> bool:
-        """Return whether routers may have forgotten the closed request ``rid``. Then ``app_asks`` does not write it."""
+        """Return whether routers may have forgotten the closed request ``rid``. If so, ``app_asks`` does nothing."""
         accounts = zip(self.logs[ACCOUNTS.name], self.appended_us[ACCOUNTS.name], strict=True)
         ends_us = [at_us for event, at_us in accounts if isinstance(event, Account) and event.request_id == rid]
         return bool(ends_us) and self.now_us >= ends_us[0] + self.policy.window_us

@@ -1,4 +1,4 @@
-"""Test that the gate, or the output check, is off only if both the reader and the worker say that it is off."""
+"""Test that the gate or the output check is off only if both ``Governance`` and ``Started`` say ``off``."""
 
 import pytest
 

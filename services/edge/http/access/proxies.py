@@ -37,7 +37,7 @@ class TrustedProxies:
         )
 
     def client(self, peer: str, values: Sequence[str]) -> str:
-        """Return the client's address. ``values`` are the values of the header ``header``.
+        """Return the client's address. ``values`` are the values of the header that ``self.header`` names.
 
         The client's address is the last address in ``values`` that does not belong to a trusted proxy. If there is no
         such address, or if an entry after it is invalid, return ``peer``.
