@@ -59,7 +59,8 @@ class JobService:
         self._reader: JobReader | None = None
         self._reading = asyncio.Event()
         self._uploads: dict[str, int] = {}
-        self._new: dict[str, str] = {}  # the tenants of jobs that are being written to the log, by batch id
+        self._new: dict[str, BatchCreated] = {}  # jobs that are being written to the log, by batch id
+        self._deleting: set[str] = set()  # ids of files
 
     async def run(self) -> None:
         """Read the topic ``railbus.batches`` until cancelled."""
@@ -124,7 +125,7 @@ class JobService:
             ApiError: 404, if the tenant has no such file.
         """
         found = self.store.find(file_id)
-        if found is None or found.tenant != tenant:
+        if found is None or found.tenant != tenant or file_id in self._deleting:
             raise ApiError(404, f"No such File object: {file_id[:64]}", code="file_not_found", param="id")
         return found
 
@@ -141,11 +142,16 @@ class JobService:
         Raises:
             ApiError: 404, if the tenant has no such file; 409, if an unfinished job needs it.
         """
-        file = self.file(tenant, file_id)
-        jobs = (await self._jobs()).jobs
-        if any(job.created.input_file == file_id for job in jobs.active()):
+        self.file(tenant, file_id)
+        active = [job.created for job in (await self._jobs()).jobs.active()]
+        self.file(tenant, file_id)  # again, because another call may have deleted it meanwhile
+        if any(created.input_file == file_id for created in (*active, *self._new.values())):
             raise ApiError(409, "A batch that has not ended needs this file: cancel it first.", code="file_in_use")
-        await asyncio.to_thread(self.store.delete, file.file_id)
+        self._deleting.add(file_id)
+        try:
+            await asyncio.to_thread(self.store.delete, file_id)
+        finally:
+            self._deleting.discard(file_id)
 
     async def create(self, tenant: str, body: dict[str, Any]) -> JobState:
         """Submit the job that the JSON object ``body`` describes.
@@ -166,8 +172,10 @@ class JobService:
             message = "The input file must have the purpose 'batch'."
             raise ApiError(400, message, code="invalid_value", param="input_file_id")
         reader = await self._jobs()
-        unfinished = sum(job.created.tenant == tenant for job in reader.jobs.active())
-        unfinished += sum(owner == tenant and reader.jobs.get(job) is None for job, owner in self._new.items())
+        self.file(tenant, file_id)  # again, because another call may have deleted it meanwhile
+        active = [job.created for job in reader.jobs.active()]
+        active += [created for created in self._new.values() if reader.jobs.get(created.batch_id) is None]
+        unfinished = sum(created.tenant == tenant for created in active)
         if unfinished >= self._tenant_jobs:
             message = f"At most {self._tenant_jobs} batches at a time: wait until one has ended, or cancel one."
             raise ApiError(429, message, code="too_many_batches")
@@ -176,7 +184,7 @@ class JobService:
             **self._about(batch_id, tenant), input_file=file_id, completion_ms=completion_ms, bad_lines="refuse",
             metadata=metadata,
         )  # fmt: skip
-        self._new[batch_id] = tenant
+        self._new[batch_id] = created
         try:
             return await self._tell(reader, created)
         finally:

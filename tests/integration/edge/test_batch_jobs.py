@@ -31,6 +31,27 @@ async def test_jobs_that_are_created_at_once_are_limited_too(lab, tmp_path, keys
     assert lab.edges[url]._jobs._new == {}
 
 
+async def test_no_job_is_created_for_a_file_that_is_deleted_meanwhile(lab, tmp_path):
+    url = await lab.edge(batch_dir=tmp_path, batch_tenant_jobs=100)
+    seen = set()
+    for number in range(30):
+        file_id = await uploaded(lab, url, {})
+        body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+        async def status(request):
+            async with request as response:
+                return response.status
+
+        create, delete = lab.http.post(f"{url}/v1/batches", json=body), lab.http.delete(f"{url}/v1/files/{file_id}")
+        if number % 2:
+            created, deleted = await asyncio.gather(status(create), status(delete))
+        else:
+            deleted, created = await asyncio.gather(status(delete), status(create))
+        seen.add((created, deleted))
+    assert seen <= {(200, 409), (404, 200)}
+    assert lab.edges[url]._jobs._new == {}
+
+
 async def test_the_event_loop_does_not_wait_for_the_disk(lab, tmp_path, monkeypatch):
     """Another thread writes an upload to disk. Otherwise a large upload would delay the tokens of all streams."""
     syncing, fsync = [], os.fsync
