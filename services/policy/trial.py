@@ -6,6 +6,7 @@ minutes.
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from typing import Final
@@ -39,18 +40,19 @@ def try_policy(files: Files) -> None:
     """In another process, build a policy and evaluate its Rego.
 
     Raises:
-        BrokenPolicy: The files have faults, or the process died or took too long.
+        BrokenPolicy: The files have faults, or the process died or took too long. It is temporary if the process took
+            too long or was killed from outside: at another time, the same policy may pass.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     given = msgspec.msgpack.encode(dict(files))
     # -P (safe path): nothing is imported from the folder that the service was started in.
     command = [sys.executable, "-P", "-c", "from services.policy.trial import main; main()"]
-    temporary = False
     try:
         ended = subprocess.run(  # noqa: S603 - this module; the files are data on its standard input
             command, input=given, capture_output=True, env=environment, timeout=3 * TRIAL_S, check=False
         )
         output, why = ended.stdout, f"ended the process ({_name(ended.returncode, ended.stderr)})"
+        temporary = ended.returncode == -signal.SIGKILL
         if ended.returncode == 0:
             faults = msgspec.json.decode(output.splitlines()[-1], type=list[tuple[str, int, str]])
             if faults:
@@ -60,14 +62,17 @@ def try_policy(files: Files) -> None:
         output, why, temporary = late.stdout or b"", f"took more than {3 * TRIAL_S} s", True
     step = output.decode(errors="replace").split()
     path, doing = _STEPS.get(step[-1] if step else "", (".", "it is tried"))
-    message = f"{why} when {doing}; make it simpler: fewer levels, smaller numbers, shorter texts"
+    remedy = "make it simpler: fewer levels, smaller numbers, shorter texts"
+    message = f"{why} when {doing}; {'if this repeats, ' if temporary else ''}{remedy}"
     raise BrokenPolicy([PolicyFault(path, 0, message)], temporary=temporary)
 
 
 def _name(status: int, said: bytes) -> str:
-    if status == -24:
+    if status == -signal.SIGXCPU:
         return f"more than {TRIAL_S} s of CPU"
-    if status in {-6, -9, -11}:
+    if status == -signal.SIGKILL:
+        return "it was killed: probably the machine had no memory left"
+    if status in {-signal.SIGABRT, -signal.SIGSEGV}:
         return f"signal {-status}: its memory or its stack was not enough"
     last = said.decode(errors="replace").strip().rpartition("\n")[2]  # the last line of a traceback names the error
     return f"status {status}: {last[:300]}" if last else f"status {status}"

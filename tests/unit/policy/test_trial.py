@@ -3,6 +3,8 @@
 A separate process tries the policy, and crashes instead of the service.
 """
 
+import sys
+
 import pytest
 
 from services.policy import BrokenPolicy, PolicyReloader, RulingError, build
@@ -101,6 +103,16 @@ def test_rego_that_takes_all_memory_or_all_time_is_a_fault_of_its_file(expressio
     assert fault.path == "rego/admission.rego"
     assert says in fault.message
     assert "make it simpler" in fault.message
+
+
+def test_a_trial_that_is_killed_from_outside_may_be_made_again(tmp_path, monkeypatch):
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\ncat >/dev/null\necho build\nkill -9 $$\n")
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    with pytest.raises(BrokenPolicy, match=r"it was killed: .* when its files are compiled; if this repeats") as broken:
+        try_policy({})
+    assert broken.value.temporary
 
 
 def test_service_keeps_the_policy_it_has(tmp_path):
