@@ -183,7 +183,7 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
         counts=number,
         more_edge_ports=_more_edge_ports(edge_port, number["edge"] - 1),
         kafka_nodes=nodes,
-        ledger=args.ledger,
+        ledger_dir=(folder / LEDGER).absolute() if args.ledger else None,
         batch_dir=(folder / "batch").absolute() if args.batch else None,
         archive={} if args.archive is None else archive_settings(args.archive, folder, os.environ),
     )

@@ -43,6 +43,7 @@ class TreeConfig:
         counts: Number of processes of each service, by default one.
         archive: Environment variables of the archiver; empty if it does not run.
         batch_dir: Folder of the files of batch jobs; None if the batch service does not run.
+        ledger_dir: Folder of the ledger's own files; None if the ledger does not run.
     """
 
     engine: EngineName
@@ -63,7 +64,7 @@ class TreeConfig:
     counts: Mapping[str, int] = field(default_factory=dict)
     more_edge_ports: tuple[int, ...] = ()
     kafka_nodes: int = 0
-    ledger: bool = False
+    ledger_dir: Path | None = None
     archive: Mapping[str, str] = field(default_factory=dict)
     batch_dir: Path | None = None
 
@@ -184,8 +185,8 @@ def process_specs(config: TreeConfig) -> list[ProcessSpec]:
         found.append(_service("edge", name, 2, config, edge_port=port))
     if config.batch_dir is not None:
         found.append(replace(_service(BATCH, BATCH, 3, config), awaited=False))
-    if config.ledger:
-        folder = {"RAILBUS_LEDGER_DATA_DIR": str(config.log_dir.parent / LEDGER)}
+    if config.ledger_dir is not None:
+        folder = {"RAILBUS_LEDGER_DATA_DIR": str(config.ledger_dir)}
         ledger = _service(LEDGER, LEDGER, 3, config)
         found.append(replace(ledger, env={**ledger.env, **folder}, awaited=False, ready_s=KAFKA_START_TIMEOUT_S))
     return found

@@ -134,9 +134,10 @@ def test_nodes_of_apache_kafka_start_first():
 
 def test_the_ledger_stands_in_nobodys_way():
     assert "ledger" not in {launch.name for launch in process_specs(plan())}
-    ledger = process_specs(plan(ledger=True, health_ports={"ledger": 7}))[-1]
+    *others, ledger = process_specs(plan(ledger_dir=Path("kept"), health_ports={"ledger": 7}))
     assert (ledger.name, ledger.nice, ledger.awaited, ledger.env["RAILBUS_HEALTH_PORT"]) == ("ledger", 19, False, "7")
-    assert all(launch.awaited for launch in process_specs(plan(ledger=True))[:-1])
+    assert ledger.env["RAILBUS_LEDGER_DATA_DIR"] == "kept"
+    assert all(launch.awaited for launch in others)
 
 
 def test_no_generator_is_stopped_while_it_may_still_load_its_model():
