@@ -153,8 +153,11 @@ async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list
 
 
 def compared(engine: str, result: Any) -> Any:
-    """Return what must be equal in both jobs: for a simulated answer the number of tokens, else the whole result."""
-    return result if engine == "llama" or isinstance(result, str) else result[1]
+    """Return what must be equal in both jobs: for a simulated answer the number of tokens, else the whole result.
+
+    A missing result is None.
+    """
+    return result if engine == "llama" or result is None or isinstance(result, str) else result[1]
 
 
 def main() -> int:

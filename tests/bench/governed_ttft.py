@@ -62,7 +62,7 @@ async def first_token_ms(session, url, model, prompt):
 async def judged_first_ms(session, judge, url, model, prompt, number):
     """Run the rails, then the model. Return the rails' time plus the model's time to first token, in milliseconds.
 
-    Return None if the rails do not allow the prompt.
+    Return None if the rails do not allow the prompt, or if the request is denied.
     """
     request = Request(
         request_id=uuid7(now_ms(), number), tenant="local", at=now_ms() * 1_000, source="bench",
@@ -73,7 +73,8 @@ async def judged_first_ms(session, judge, url, model, prompt, number):
     rails_ms = (time.perf_counter() - began) * 1_000
     if verdict.decision != "allow":
         return None
-    return rails_ms + await first_token_ms(session, url, model, prompt)
+    first_ms = await first_token_ms(session, url, model, prompt)
+    return None if first_ms is None else rails_ms + first_ms
 
 
 def from_log(log):
