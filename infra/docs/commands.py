@@ -37,7 +37,10 @@ def undescribed() -> list[str]:
 def programs() -> tuple[argparse.ArgumentParser, ...]:
     names = [module for module, _, text in sources() if module.endswith(".__main__") and "ArgumentParser" in text]
     found = [_parser(name) for name in names]
-    return tuple(sorted(found, key=lambda parser: (parser.prog != "railbus", parser.prog)))
+    # A program that a subcommand starts in a separate process is documented once, as the subcommand.
+    inner = {leaf.prog for parser in found for leaf in _leaves(parser) if leaf is not parser}
+    own = (parser for parser in found if parser.prog not in inner)
+    return tuple(sorted(own, key=lambda parser: (parser.prog != "railbus", parser.prog)))
 
 
 def _parser(module: str) -> argparse.ArgumentParser:
