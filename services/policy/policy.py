@@ -63,7 +63,7 @@ class Policy:
         return f"Policy({self.document.name!r}, {self.version!r})"
 
     def admit(self, request: AdmissionRequest) -> Admission:
-        """Return the answer of ``admission.rego``.
+        """Return the decision of ``admission.rego``.
 
         Raises:
             RulingError: Rego gave no answer, or an invalid one. The caller must fail closed.

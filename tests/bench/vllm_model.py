@@ -16,7 +16,7 @@ def bench_model(folder: Path) -> Path:
 
 
 def small_draft(folder: Path) -> Path:
-    """Write a draft model with one layer of 64 dimensions and the same vocabulary, and return its folder."""
+    """Write a draft model for ``bench_model``, with one layer of 64 dimensions, and return its folder."""
     return make_model(folder, seed=6, layers=1)
 
 

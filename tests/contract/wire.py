@@ -32,7 +32,7 @@ def batch(
     timestamp: int = 1_700_000_000_000,
     compression: int = 0,
 ) -> bytes:
-    """Return a record batch as bytes. ``compression`` is Kafka's number of the codec, and 0 means uncompressed."""
+    """Return a record batch as bytes. ``compression`` is Kafka's codec number; 0 is uncompressed."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=compression,

@@ -1,6 +1,6 @@
 """Test that pip, uv and pipx install the wheel into empty environments, and that Railbus runs outside its checkout.
 
-The installers may not build packages: pip and pipx get ``--only-binary :all:``, and uv gets ``--no-build``.
+The installers must not build packages: pip and pipx get ``--only-binary :all:``, and uv gets ``--no-build``.
 """
 
 import os

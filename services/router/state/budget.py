@@ -113,9 +113,10 @@ class FallbackBudget:
         return fits
 
     def used(self, now_us: int) -> float:
-        """Return the spent fraction of the allowed attempts or of the allowed money, whichever is larger.
+        """Return which fraction of the allowed attempts or of the allowed money is used up, whichever is larger.
 
-        If an attempt was refused within the last minute, return at least 1, unless the limits allow no attempts at all.
+        A fraction of 1 means that the budget is used up. If an attempt was refused within the last minute, return 1 or
+        more. If the limits allow no attempts, only the money counts.
         """
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0

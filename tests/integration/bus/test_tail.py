@@ -237,7 +237,7 @@ async def test_what_a_handler_raises_ends_the_reader(settings: BusSettings, prod
 
 
 async def test_what_others_put_on_the_log(embedded_broker: Broker, settings: BusSettings, topic: Topic) -> None:
-    """The reader passes on malformed records unchanged, and reads compressed records like any others.
+    """The reader returns malformed records unchanged, and reads compressed records like any others.
 
     The reader skips records of unknown kinds or newer versions.
     """

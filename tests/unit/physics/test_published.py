@@ -36,7 +36,8 @@ def test_every_row_is_there():
 def test_no_row_beats_the_floor(row):
     """No measured time is below the theoretical minimum.
 
-    Some FP8 rows would be below it if their KV cache were computed with 2 bytes per value instead of 1.
+    For FP8 rows, the minimum assumes a KV cache of 1 byte per value. If it assumed 2 bytes, the minimum would be higher,
+    and some measured times would be below it.
     """
     where = (row.model, row.gpu, row.precision)
     assert row.tpot_ms > decode_ms(*where, batch=row.batch, context=row.prompt, kv=row.kv, efficiency=FLOOR)

@@ -22,7 +22,7 @@ def test_the_shipped_policies_answer_as_expected(policy, case):
 
 
 def test_every_category_of_every_pattern_has_its_own_ruling():
-    """In each shipped policy, every category of the patterns has an action for findings in answers."""
+    """In each shipped policy, every category that a pattern can find has an action for findings in answers."""
     for name in ("default", "strict"):
         policy = load(ROOT / "policies" / name)
         known = policy.rego.data["findings"]["output"]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow  # each policy that is read is tried in a process 
 
 
 def settle(reloader):
-    """Poll twice, and return the second result. An edit is loaded at the first poll that finds the files unchanged."""
+    """Poll twice, and return the second result. The first poll notices an edit, and the second loads it."""
     assert reloader.poll() is None
     return reloader.poll()
 

@@ -1,4 +1,7 @@
-"""Test every way in which a request ends: it is closed once, its workers are stopped, and its account is written."""
+"""Test every way in which a request can end.
+
+Each time, the request is closed exactly once, its runs are cancelled, and its account is written.
+"""
 
 import pytest
 

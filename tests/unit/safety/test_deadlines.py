@@ -1,4 +1,7 @@
-"""Test that safety remembers a request for as long as the router and the policy may keep it open."""
+"""Test that safety remembers a request for as long as it may be open.
+
+The settings of the router and the policy's deadlines limit this time.
+"""
 
 import dataclasses
 import re
