@@ -286,7 +286,7 @@ class Window(AnyEvent, frozen=True, kw_only=True):
         earned_ms: Time that speculative decoding saved, over the requests for which it is known.
         spent_ms: Time by which rails and safety delayed the last visible text.
         lane: Lane of the requests.
-        service_class: Class of the requests; None if the router version knew no classes.
+        service_class: Class of the requests; None for accounts by a router version without classes.
         route: Where the answers came from.
         model: The model that answered; None if no model answered.
         policy_version: Version of the policy that judged the requests.

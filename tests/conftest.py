@@ -26,7 +26,7 @@ settings.load_profile("random" if os.environ.get("RAILBUS_RANDOM") == "1" else "
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect the tests without garbage collection, and exclude the objects from later garbage collections."""
+    """Disable the garbage collector while pytest collects the tests, then exempt all existing objects from it."""
     gc.disable()
     try:
         return (yield)

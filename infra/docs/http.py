@@ -79,7 +79,7 @@ def messages() -> str:
 
 
 def said_in_code() -> set[str]:
-    """Return the ``type`` of every websocket message in the edge's source."""
+    """Return the string under the key ``type`` of every dict literal in the source code of the edge."""
     found = set()
     for module, tree, _ in sources():
         for node in ast.walk(tree) if service_of(module) == "edge" else ():

@@ -1,4 +1,4 @@
-"""Generate the reference page of ops, the instructions to a client, such as show and replace."""
+"""Generate the reference page of ops. An op is an instruction to a client, such as show or replace."""
 
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 

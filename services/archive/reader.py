@@ -35,7 +35,7 @@ def begin_archive(store: Store, public_pem: bytes) -> bool:
     """Create the file with the archive's format and public key, if it does not exist. Return whether it was created.
 
     Raises:
-        UserError: The archive has a newer format, or cannot be written.
+        UserError: The archive's format is too new for this version of Railbus, or the archive cannot be written.
     """
     try:
         store.put_new(ABOUT, orjson.dumps({"format": FORMAT, "public_key": public_pem.decode()}))
@@ -138,7 +138,10 @@ class Archive:
             yield from (record for record in records if from_ms <= record.timestamp_ms < to_ms)
 
     def events(self, file: DataFile, kinds: Collection[str] | None = None) -> Iterator[list[AnyEvent]]:
-        """Yield the events of a file in lists. Events that cannot be decoded are skipped."""
+        """Yield lists of events from a file. If ``kinds`` is given, yield only events of these kinds.
+
+        Events that cannot be decoded are skipped.
+        """
         if self._has_sealed(file):
             events = (event.event for record in self.records(file) if (event := received(record)) is not None)
             yield [event for event in events if kinds is None or type(event).__name__ in kinds]

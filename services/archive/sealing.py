@@ -85,7 +85,7 @@ class KeyStore:
         ``whose`` has pairs of request id and tenant.
 
         Raises:
-            OSError: The file cannot be written now. Perhaps the disk is full, or another process has locked the file.
+            OSError: The key store cannot be written now. Perhaps the disk is full, or another process has locked it.
         """
         # Not from the cache: another process, ``railbus audit forget``, may have destroyed a key that is cached here.
         # What is encrypted with such a key could never be read.

@@ -162,7 +162,7 @@ def checkpoint_in(store: Store, name: str) -> ChainCheckpoint | None:
 
 
 def day_of(time_ms: int) -> str:
-    """Return the UTC date of a time, as ``YYYY-MM-DD``. For a time after the year 9999, return that year's last day."""
+    """Return the UTC date of a time, as ``YYYY-MM-DD``. For a time after the year 9999, return ``9999-12-31``."""
     return datetime.fromtimestamp(min(time_ms, LAST_MS) / 1_000, UTC).strftime("%Y-%m-%d")
 
 

@@ -87,7 +87,8 @@ class ArchiveService:
         """Archive until cancelled. Then write the buffered records.
 
         Raises:
-            UserError: The broker refuses the credentials, or a partition's newest file is signed with another key.
+            UserError: The broker refuses the credentials, or a partition's newest file is not signed with this
+                archiver's key.
         """
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -30,7 +30,7 @@ _SENTENCES: Final[dict[Outcome, str]] = {
 
 @dataclass(slots=True)
 class LineAttempt:
-    """One request of a line.
+    """One request that was submitted for a line.
 
     Attributes:
         screen: The text that a client may see, computed from the events of the request.
@@ -93,7 +93,8 @@ def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decisi
     With ``ending``, no line is retried.
 
     Returns:
-        The decision, the number of the attempt that led to it, and the line's result if the line is done.
+        The decision, the number of the request on which it is based (0 if the line has no request yet), and the line's
+        result if the line is done.
     """
     for number in sorted(line.attempts):
         attempt = line.attempts[number]

@@ -377,7 +377,7 @@ class BatchService:
         await self._post_end(state, end)
 
     async def _persistently(self, files: JobFiles, batch_id: str, work: Callable[[], Any]) -> Any:
-        """Repeat ``work`` after each ``OSError``. Return None if this service has lost the job meanwhile."""
+        """Repeat ``work`` until it raises no ``OSError``. Return its result, or None if this service loses the job."""
         attempt = 0
         while self._files.get(batch_id) is files:
             try:

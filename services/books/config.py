@@ -32,7 +32,10 @@ class Objectives:
         return self != Objectives()
 
     def kept(self, first_us: int | None, token_us: float | None, pause_us: int, total_us: int | None) -> bool:
-        """Return whether a request is within every limit."""
+        """Return whether the times of a request meet all objectives.
+
+        If ``first_us`` or ``total_us`` is None, its objective is not met.
+        """
         # ``token_us`` is None if the answer has fewer than two tokens.
         return (
             (self.first_ms is None or (first_us is not None and first_us <= self.first_ms * 1_000))
@@ -54,7 +57,8 @@ class BooksConfig:
         wanted_shares: Share of the requests that must meet all objectives, by class. The default is 0.99.
         slo_first_ms: Default of ``Objectives.first_ms`` for interactive requests.
         slo_total_ms: Default of ``Objectives.total_ms`` for interactive requests.
-        plain_token_ms: Milliseconds per token without speculative decoding, by model. The key "" means all others.
+        plain_token_ms: Milliseconds per token without speculative decoding, by model. The key "" is for all other
+            models.
         usd_per_engine_s: Price of one second of one request on a self-hosted engine, in US dollars.
     """
 

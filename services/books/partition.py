@@ -121,7 +121,7 @@ class PartitionBooks:
     def restore(self, table: Iterable[tuple[bytes, bytes]]) -> None:
         """Restore the state from ``table``, the keys and values of the key-value table.
 
-        Keys of other partition numbers are ignored.
+        Keys that do not begin with the number of this partition are ignored.
         """
         prefix = b"%d/" % self.number
         own = [(key[len(prefix) :], value) for key, value in table if key.startswith(prefix)]

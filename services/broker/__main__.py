@@ -69,7 +69,10 @@ def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
 
 
 def allow_open_files(connections: int) -> None:
-    """Raise the limit of open files as far as allowed: each connection and each partition on disk needs a file."""
+    """Raise this process's limit of open files if it is too low, but not above the hard limit.
+
+    Each of the ``connections`` and each partition on disk needs an open file.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + MAX_PARTITIONS + MAX_OPEN_SEGMENTS + _OWN_FILES
     if hard != resource.RLIM_INFINITY:

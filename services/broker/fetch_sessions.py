@@ -29,8 +29,9 @@ class FetchedPartition:
     Attributes:
         topic: Topic name, encoded as UTF-8.
         log: None if the partition does not exist.
-        told_end: Log end offset in the last response for this partition; -1 if there was none, or it had an error.
-        told_start: Log start offset in the last response for this partition; -1 in the same cases.
+        told_end: Log end offset that the client was last told for this partition. It is -1 before the first response,
+            and after a response that reported an error for this partition.
+        told_start: The same for the log start offset.
     """
 
     __slots__ = ("log", "max_bytes", "offset", "partition", "told_end", "told_start", "topic")

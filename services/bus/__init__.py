@@ -8,8 +8,8 @@ reads partitions that the caller chooses. ``ensure_topics`` creates missing topi
   build a state from events ignore the second copy of an event.
 * ``Producer.post`` returns when the event is in the producer's buffer (32 MiB), and waits while the buffer is full. As
   long as the process lives, no outage of the broker removes an event from the buffer.
-* A reader passes records to its handler, a synchronous function. If a record needs longer work, the handler only
-  starts this work, and the reader does not wait for its end.
+* A reader passes records to its handler, a synchronous function. If the work for a record takes long, the
+  handler only starts the work, and the reader does not wait until the work is done.
 """
 
 from services.bus.errors import BusError, EventRejected, NotAcknowledged, ProducerClosed

@@ -45,7 +45,7 @@ def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
 
 
 def text(given: str) -> str:
-    """Check an argument whose text is sent to a service. Use this function as ``type`` of ``add_argument``.
+    """Check that an argument is UTF-8, and return the argument. Use this function as ``type`` of ``add_argument``.
 
     Raises:
         argparse.ArgumentTypeError: The argument is not UTF-8.
@@ -120,7 +120,7 @@ def with_broker(settings: BusSettings, kafka: str) -> BusSettings:
 
 
 def check_writable(flag: str, path: Path) -> None:
-    """Check, before a measurement that takes long, that its result can be written to this file.
+    """Check that the file ``path`` can be written. Commands call this before a measurement that takes long.
 
     Raises:
         UserError: The file cannot be written. The message names ``flag``.

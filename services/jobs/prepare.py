@@ -89,7 +89,7 @@ def prepare(store: JobStore, batch_id: str, input_file: str, *, refuse_bad: bool
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
     """Yield the line number (from 1), the offset and the bytes of each line that is not blank.
 
-    A line is cut after ``MAX_LINE_BYTES + 2`` bytes.
+    Skip the rest of a line after its first ``MAX_LINE_BYTES + 2`` bytes.
 
     Raises:
         OSError: The file has more than ``MAX_LINES`` lines.
@@ -174,7 +174,7 @@ class JobLines:
         return self._input
 
     def number(self, place: int) -> int:
-        """Return the number, from 1, that the line at ``place`` has in the input file."""
+        """Return the number of the line at ``place`` in the input file, counted from 1."""
         return self._entry(place)[2]
 
     def line(self, place: int) -> JobLine:

@@ -1,4 +1,4 @@
-"""Keep each partition's next offset to read in the ledger's Faust table."""
+"""Store, in the ledger's Faust table, the offset of the next record to read from each partition."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

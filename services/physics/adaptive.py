@@ -106,7 +106,7 @@ def choose_gamma(
     max_gamma: int = MAX_GAMMA,
     idle_steps: int = 0,
 ) -> int:
-    """Return the number of tokens to draft in the next step. ``max_gamma`` is its upper limit.
+    """Return the number of tokens to draft in the next step: at least 0 and at most ``max_gamma``.
 
     ``idle_steps`` is the number of steps since the last draft.
     """

@@ -18,14 +18,14 @@ _NORMAL: Final = NormalDist()
 
 
 def recall(rho: float, *, best: float, kept: float) -> float:
-    """Return the share of the best requests that the first model of a cascade passes on.
+    """Return the share of the best requests that reach the last model of a cascade of two models.
 
     The best are those to which the last model would give its highest scores.
 
     Args:
         rho: Rank correlation between the first model's score and the last model's score.
         best: Share of all requests that count as the best, such as 0.01.
-        kept: Share of all requests that the first model passes on.
+        kept: Share of all requests that go from the first model to the last model.
 
     Raises:
         ValueError: A share is not within 0 and 1, or ``rho`` is not within -1 and 1.

@@ -1,4 +1,4 @@
-"""Check the ranges of numbers."""
+"""Check whether numbers are in the allowed range."""
 
 import math
 from typing import Final

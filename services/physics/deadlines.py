@@ -78,7 +78,8 @@ def response_variation(utilisation: float) -> float:
 def highest_utilisation(deadline_ms: float, service_ms: float, *, share: float = 0.99) -> float:
     """Return the highest utilisation at which ``share`` of the requests get their first token within ``deadline_ms``.
 
-    The utilisation is between 0 and 1. It is 0 if none is low enough. ``service_ms`` is the prefill time of a request.
+    The result is between 0 and 1. It is 0 if ``service_ms``, the prefill time of a request, is longer than
+    ``deadline_ms``.
     """
     fraction("share", share)
     positive("service_ms", service_ms)

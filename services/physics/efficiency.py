@@ -147,10 +147,11 @@ def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
 
 
 def variants(gpu: Gpu, engine: Engine = "vllm") -> tuple[tuple[Efficiency, Efficiency], ...]:
-    """Return pairs of efficiencies, from which the error of a prediction can be estimated.
+    """Return one pair of efficiencies for each uncertain field of ``Efficiency``.
 
-    There is one pair for each uncertain constant. Both efficiencies equal ``practical(gpu, engine)``, except that the
-    first has the constant's lowest plausible value, and the second the highest.
+    In the first efficiency of a pair, the field has its lowest plausible value; in the second, its highest plausible
+    value. All other fields are those of ``practical(gpu, engine)``. The pairs serve to estimate the error of a
+    prediction.
     """
     usual = practical(gpu, engine)
     if gpu.generation == "cpu":

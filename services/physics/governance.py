@@ -24,10 +24,10 @@ class GovernedStart:
 
 
 def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms: float = 0.0) -> GovernedStart:
-    """Return the time to first token if the input rails run while the request waits in the queue and is prefilled.
+    """Compute the time to first token if the input rails run while the request waits in the queue and is prefilled.
 
-    ``ttft_ms`` is max(``queue_ms`` + ``prefill_ms``, ``rail_ms``) + ``bus_ms``. ``bus_ms`` is the time of the transport
-    over Kafka.
+    In the result, ``ttft_ms`` is max(``queue_ms`` + ``prefill_ms``, ``rail_ms``) + ``bus_ms``. ``bus_ms`` is the time
+    of the transport over Kafka.
     """
     for name, value in (("rail_ms", rail_ms), ("queue_ms", queue_ms), ("prefill_ms", prefill_ms), ("bus_ms", bus_ms)):
         not_negative(name, value)

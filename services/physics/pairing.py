@@ -19,7 +19,7 @@ class SpeculationPair:
         kv: Precision of the KV caches of both models.
         efficiency: Constants of the engine; None means those of vLLM.
         overhead: Extra time of a draft-and-verify cycle, divided by the time of a plain target step.
-        launch_ms: Extra time of each draft step, in milliseconds.
+        launch_ms: Time that each draft step takes in addition to the draft model's own time, in milliseconds.
     """
 
     target: Model
@@ -84,7 +84,10 @@ class SpeculationPair:
         )
 
     def pays_until(self, alpha: float, gamma: int, *, context: int = 512, max_batch: int = 1_024) -> int:
-        """Return the largest batch up to which drafting ``gamma`` tokens saves time; 0 if it never does."""
+        """Return the batch size (number of sequences) up to which drafting ``gamma`` tokens saves time.
+
+        The result is at most ``max_batch``. It is 0 if drafting does not save time for a single sequence.
+        """
         # At much larger batches, drafting could save time again, because reading the KV caches may take longer than
         # multiplying again. Such batches seldom fit into memory.
         for batch in range(1, max_batch + 1):

@@ -71,13 +71,14 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return a copy of ``model`` that has at least one KV head for each accelerator of a pipeline stage.
+    """Return ``model`` with at least one KV head for each accelerator of a pipeline stage.
 
     If a stage has more accelerators than KV heads, it stores some KV heads several times, and each copy counts as a KV
     head.
 
     Raises:
-        ValueError: The query heads cannot be divided evenly, or there are fewer layers than pipeline stages.
+        ValueError: The query heads cannot be divided evenly among the accelerators of a stage, or there are fewer
+            layers than pipeline stages.
     """
     if model.heads % layout.tensor:
         raise ValueError(f"{model.name} has {model.heads} heads, which {layout.tensor} GPUs cannot divide evenly")

@@ -91,7 +91,10 @@ def speedup(alpha: float, gamma: int, draft_cost: float, *, overhead: float = OV
 def speedup_in_batch(
     alpha: float, gamma: int, draft_cost: float, *, verify_cost: float, overhead: float = OVERHEAD
 ) -> float:
-    """Return the speed-up if a verify step takes ``verify_cost`` times as long as a plain target step."""
+    """Return the speed-up of speculative decoding, as ``speedup`` does.
+
+    A verify step takes ``verify_cost`` times as long as a plain target step.
+    """
     not_negative("draft_cost", draft_cost)
     not_negative("overhead", overhead)
     positive("verify_cost", verify_cost)
@@ -119,9 +122,10 @@ def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) ->
 
 
 def largest_gamma_in_budget(alpha: float, draft_cost: float, *, max_gamma: int = 64) -> int:
-    """Return the largest number of tokens to draft (gamma) at which drafting is expected to save time; 0 if none does.
+    """Return the largest gamma (number of tokens to draft) at which drafting is expected to save time.
 
-    ``max_gamma`` is the upper limit of gamma.
+    The result is at most ``max_gamma``. It is 0 if drafting is not expected to save time at any gamma from 1 to
+    ``max_gamma``.
 
     ``draft_cost`` is the time of a draft step divided by the time of a target step.
     """

@@ -40,8 +40,8 @@ def try_policy(files: Files) -> None:
     """In another process, build a policy and evaluate its Rego.
 
     Raises:
-        BrokenPolicy: The files have faults, or the process died or took too long. It is temporary if the process took
-            too long or was killed from outside: at another time, the same policy may pass.
+        BrokenPolicy: The files have faults, or the process died or took too long. ``temporary`` is True if the
+            process timed out or was killed with SIGKILL, because the same files may pass later.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     given = msgspec.msgpack.encode(dict(files))

@@ -36,7 +36,8 @@ class RailsCore(Core):
 
     Args:
         room: Maximum number of requests that are evaluated at the same time.
-        most_waiting: Maximum number of waiting requests of one tenant; None for no maximum. Further ones are denied.
+        most_waiting: Maximum number of waiting requests of one tenant; None for no maximum. While a tenant has this
+            many, its new requests are denied.
         classes: Returns the policy's classes of requests.
     """
 
@@ -72,7 +73,7 @@ class RailsCore(Core):
         self._waiting.retain(lambda effect: effect.place.partition != number)
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Queue a new request for evaluation. Skip later attempts, and requests past their total deadline."""
+        """Queue a new request for evaluation. Skip attempts 2 and later, and requests past their total deadline."""
         place = RecordPosition.of(record)
         request = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(request, Request):

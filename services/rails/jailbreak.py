@@ -82,8 +82,8 @@ class Excerpt(NamedTuple):
 def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], max_windows: int) -> list[Excerpt]:
     """Return the excerpts to score. Those in which an attack is most likely are first.
 
-    The excerpts are at most ``max_windows`` windows of the text. If the text is longer than ``2 * EDGE_CHARS``, its
-    beginning and its end are added. ``spans`` has the start and the end of each window.
+    At most ``max_windows`` of the excerpts are windows of the text. If the text is longer than ``2 * EDGE_CHARS``, its
+    beginning and its end are excerpts, too. ``spans`` has the start and the end of each window.
     """
     # The windows are spread evenly over the text.
     last = len(spans) - 1

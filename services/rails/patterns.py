@@ -26,8 +26,7 @@ class PromptSpan(NamedTuple):
         tier: 0 if a pattern found it, 2 if a classifier did.
         message: Index of the message in the prompt.
         start: Index of the part's first code point, counted from the start of the message.
-        end: Index after the part's last code point. If the finding is about the whole prompt, the part is empty:
-            ``end`` equals ``start``.
+        end: Index after the part's last code point; equal to ``start`` if the finding is about the whole prompt.
     """
 
     rule: str

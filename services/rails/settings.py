@@ -11,15 +11,17 @@ class Settings:
 
     Attributes:
         policy: Folder of the policy.
-        rails_room: Maximum number of interactive requests that are judged at the same time. One tenant may have
-            three quarters of this number judged at once, and twice this number waiting. With 256, these are 192 and
-            512. Further requests of the tenant are denied.
+        rails_room: Maximum number of interactive requests that are judged at the same time. For one tenant, the
+            maximum is three quarters of this number, and twice this number may wait. For example, 256 means that one
+            tenant may have 192 requests judged and 512 waiting. Further requests of the tenant are denied.
         rails_classifiers: Number of processes of the jailbreak classifier. Each reads one prompt at a time, and needs
-            one core and 240 MB of memory. With two or more processes, a tenant cannot occupy all of them while other
-            tenants use them too. The first process has a higher CPU priority than the others.
+            one core and 240 MB of memory. If there are two or more processes, and other tenants used them in the last
+            ten seconds, one tenant cannot occupy all of them. The first process has a higher CPU priority than the
+            others.
         rails_batch_classifiers: Number of processes of the jailbreak classifier for batch requests. They start at the
-            first batch request, and run only if nothing else needs the CPU. For each process, up to four batch requests
-            are judged at the same time, so that the process is seldom idle. It still reads one prompt at a time.
+            first batch request, and run only if nothing else needs the CPU. Up to four batch requests per process are
+            judged at the same time, so that a process is seldom idle. While it reads one prompt, the other requests
+            wait for it or are judged by other rails.
         rails_instance: Id for static group membership. No other rails process may have the same id. If a process
             restarts with its id within the session timeout, there is no rebalance.
         opa_url: ``http://HOST:PORT`` of an Open Policy Agent server that decides on admission. If it is not set, the

@@ -1,6 +1,6 @@
 """Build a dead letter for each record that the router cannot read. No I/O, no clock.
 
-If the record is a request, also build the ``Closed`` event that rejects the request.
+For an unreadable request, also build the ``Closed`` event that rejects it.
 """
 
 import base64
@@ -105,7 +105,6 @@ def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
 
 
 def wrong_topic(item: Received) -> UnreadableRecord:
-    """Return the ``UnreadableRecord`` to put into the dead letter of an event that is not allowed on its topic."""
     return _as_unread(item, f"{type(item.event).__name__} has no place on {item.topic}")
 
 

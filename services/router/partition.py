@@ -168,7 +168,7 @@ class RouterPartition:
         return self._decide(state, now_us) if self.deciding else NO_WRITES
 
     def catch_up(self, known_us: int, now_us: int) -> Writes:
-        """Return the decisions about all requests read so far. After this call, ``read`` returns decisions, too."""
+        """Return the decisions about all requests read so far. Before this call, ``read`` returns no decisions."""
         self.deciding = True
         self._known_us = known_us
         for state in self.requests.values():

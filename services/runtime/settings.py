@@ -167,7 +167,7 @@ def is_http_url(url: str) -> bool:
 
 
 def without_login(url: str) -> str:
-    """Return a URL in the form that messages may show: without user, password and query."""
+    """Return the URL without user, password and query, so that it can be printed."""
     scheme, separator, rest = url.partition("://")
     return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
 

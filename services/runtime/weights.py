@@ -141,7 +141,7 @@ class Progress:
 
 
 def installed(weights: Weights) -> Path | None:
-    """Return the path of the file in the installed package; None if there is none."""
+    """Return the path of the weights file in the installed package; None if the package or the file is missing."""
     spec = find_spec(weights.module)
     for directory in (spec.submodule_search_locations or []) if spec is not None else []:
         path = Path(directory) / weights.file
@@ -166,9 +166,9 @@ def find(weights: Weights, folder: Path) -> Path | None:
 
 
 async def ensure(weights: Weights, folder: Path, stream: IO[str] | None = None) -> Path:
-    """Return the path of the file. If necessary, download it into the cache folder.
+    """Return the path of the weights file. If the file is missing, download it into the cache folder.
 
-    ``stream`` shows the progress; None means standard error.
+    The progress is written to ``stream``, by default to standard error.
 
     Raises:
         UserError: The file cannot be downloaded or stored.

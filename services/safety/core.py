@@ -110,10 +110,9 @@ class SafetyCore(Core):
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Record that a partition has caught up. Return the effects that were held back until now.
+        """Record that partition ``number`` has been read to its end. Return the held-back effects that still matter.
 
-        Effects that are no longer needed are left out. If events of the partition are still queued, return nothing. A
-        later ``step`` then returns the effects.
+        While events of the partition are queued, return no effects. A later ``step`` then returns them.
         """
         partition = self._partitions[number]
         if partition.queued:

@@ -88,7 +88,7 @@ class SafetyPartition:
             self._held.setdefault(request, []).extend(outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
-        """Forget the request's attempts that have a ``Cleared`` event with ``final`` set on the log.
+        """Forget the request's attempts for which the log has a ``Cleared`` event with ``final=True``.
 
         Drop the events and checks that were held back for these attempts.
         """

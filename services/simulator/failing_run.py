@@ -15,7 +15,10 @@ Line = tuple[int, str, str]
 
 
 def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
-    """Remove faults of ``plan``, one by one, if the simulation still violates the property ``promise`` without them."""
+    """Remove unnecessary faults from ``plan``, one at a time, and return the plan that is left.
+
+    A fault is unnecessary if the simulation violates the property that ``promise`` names even without this fault.
+    """
     index = 0
     while index < len(plan.faults):
         smaller = plan.without(index)

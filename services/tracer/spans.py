@@ -83,7 +83,7 @@ class Trace:
 
 
 def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, traceparent: str | None) -> Trace | None:
-    """Build a request's trace; return None if the account lacks the details for it."""
+    """Build a request's trace. Return None if ``account`` lacks ``request``, ``stages`` or ``request_at``."""
     if account.request is None or account.stages is None or account.request_at is None:
         return None
     trace_id, root_id, parent_id = _ids(account.request_id, traceparent)

@@ -141,7 +141,8 @@ class Size:
 def size(*, wanted: int, rounds: int, seconds: float | None, start_s: float, request_s: float) -> Size:
     """Choose the number of rounds and requests for the measurement of one change.
 
-    ``seconds`` is the available time; None means no limit.
+    ``wanted`` and ``rounds`` are the desired numbers of requests and rounds. ``seconds`` is the available time; None
+    means no limit. A round needs ``start_s`` seconds to start engines, and ``request_s`` seconds for each request.
     """
     rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, rounds))
     reason = f"{wanted} were asked for" if wanted < MIN_REQUESTS else ""

@@ -40,7 +40,7 @@ class BatchFinding:
 
     Attributes:
         knee: Smallest batch size with at least ``KNEE_SHARE`` of the highest throughput, with a confidence interval.
-        still_growing: Whether a larger batch size may give a still higher throughput.
+        still_growing: Whether a batch size above the largest measured one may give a higher throughput.
         breaks_at: Smallest batch size at which a latency exceeded its limit or a request failed; None if there is none.
         best: The recommended batch size; None if there is none.
     """

@@ -86,9 +86,9 @@ class CheckedItem:
     """An item of the guide with the result of the search.
 
     Attributes:
-        state: ``ticked``: a change was kept. ``unclear``: no change was kept, but one may gain more than the margin.
-            ``refuted``: every measured change gains too little or has a disadvantage. ``not tried``: no change was
-            measured.
+        state: ``ticked``: a change was kept. ``unclear``: no change was kept, but a measured change may gain more than
+            the margin. ``refuted``: every measured change gains too little or has a disadvantage. ``not tried``: no
+            change was measured.
         speed: Largest measured speed-up factor, with its confidence interval; None if no change was measured.
     """
 
@@ -101,7 +101,7 @@ class CheckedItem:
     def within_claim(self) -> bool | None:
         """Whether the confidence interval ``speed`` overlaps the range of speed-ups that the guide claims.
 
-        None if the guide gives no range, or if no change was measured.
+        None if the guide gives no range, or if ``speed`` is None.
         """
         if self.item.claim is None or self.speed is None:
             return None

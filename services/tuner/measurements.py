@@ -87,10 +87,11 @@ def failed(loads: Sequence[Load]) -> int:
 
 
 def stability(loads: Sequence[Load]) -> tuple[float, float]:
-    """Measure how much the answer times of the loads vary.
+    """Compute how much the answer times vary.
 
     Returns:
-        The coefficient of variation of the loads' medians, and the ratio p99 / p50 of the answer times of all loads.
+        The coefficient of variation of the loads' median answer times, and the p99 of all answer times divided by their
+        p50. Both are NaN if no request was answered.
     """
     medians = [found["answer_p50_ms"] for load in loads if (found := values([load]))]
     pooled = values(loads)

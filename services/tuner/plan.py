@@ -88,7 +88,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return [parse_target(text) for text in self.targets]
 
     def changes(self, around: Surroundings) -> list[SettingsChange]:
-        """Return the changes in ``tries``, then those in ``lossy``, then those of ``services.tuner.candidates``."""
+        """Return the changes to try: first ``tries``, then ``lossy``, then those that ``candidates`` lists."""
         unknown = set(self.only) - set(ITEMS)
         if unknown:
             raise ExperimentError(f"--only {min(unknown)!r}: choose among {', '.join(ITEMS)}")

@@ -178,7 +178,7 @@ class ScoringEngine(Protocol):
     """An engine that can compute the negative log-likelihood of a text. Only benchmarks use this protocol."""
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Return the negative log-likelihood of a text, without a chat template.
+        """Return the negative log-likelihood of a text. No chat template is applied to the text.
 
         Return None if the engine or its server cannot score this text.
 

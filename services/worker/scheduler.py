@@ -233,7 +233,8 @@ class Scheduler:
         Returns:
             ``waits``: The request was queued.
             ``unacknowledged``: The attempt was read before, and it waits or is in ``self.unacknowledged``. The caller
-                must not commit the offset of the record yet. The method ``acknowledged`` returns the record later.
+                must not commit the offset of the record yet. The offset may be committed when ``acknowledged``
+                returns the record.
             ``known``: The attempt was read before, and the case ``unacknowledged`` does not apply. The caller may
                 commit the offset of the record.
             A ``Refusal``: The caller must refuse the request.

@@ -114,9 +114,10 @@ def run_job(args: argparse.Namespace, kills: int) -> Outcome:
 async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list[str]]]:
     """Count ``Started`` and ``Finished`` events on the log, and collect the events of the lines in ``left``.
 
-    ``left`` has the numbers, from 0, of the lines that were cancelled at the time limit. An event's line number is
-    read from its request id, which has the line's position in the order of submission. For prompts as short as
-    these, it is the order of the file, unless the hashes of two prompts collide. Then some line numbers are wrong.
+    ``left`` has the numbers, from 0, of the lines that were cancelled at the time limit. The request id of an event
+    has the position of its line in the order of submission. Short prompts, like those of this benchmark, are submitted
+    in the order of the file, so the position is the line number. Some line numbers may be wrong if the
+    hashes of two prompts collide.
 
     Returns:
         The two counts, and the names of the events of each line in ``left``.
@@ -153,9 +154,10 @@ async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list
 
 
 def compared(engine: str, result: Any) -> Any:
-    """Return what must be equal in both jobs: for a simulated answer the number of tokens, else the whole result.
+    """Return the part of a line's result that must be equal in both jobs.
 
-    A missing result is None.
+    For an answer of the engine ``simulated``, this is the number of tokens. Otherwise, it is the whole ``result``. If
+    the line has no result, ``result`` is None.
     """
     return result if engine == "llama" or result is None or isinstance(result, str) else result[1]
 

@@ -182,9 +182,9 @@ class Job:
 
 
 def answers(path: Path) -> list[tuple[str, Any]]:
-    """Read a file of results or errors, and return the name and the result of each line.
+    """Read a file of results or errors, and return the ``custom_id`` and the result of each line.
 
-    The result of an answered line is its text and number of tokens. The result of any other line is its error code.
+    If the line was answered, the result is the answer's text and number of tokens. Otherwise, it is the error code.
     """
     found: list[tuple[str, Any]] = []
     with path.open() as file:

@@ -2,9 +2,10 @@
 
     python -m tests.bench.batch_load --kafka 127.0.0.1:9092 --requests 2000 --window 200
 
-The program writes ``Request`` events of the batch lane, as the batch service does for a job. Their deadlines are those
-of the class ``batch``, except the stall deadline. The program reads the stream log, and submits the next request when
-one is closed. After SIGTERM, it submits nothing more and waits for the open requests. It prints one JSON object.
+The program writes ``Request`` events of the batch lane, as the batch service does for a job. Their stall deadline is
+``--stall-ms``. The class ``batch`` sets the other deadlines. The program reads the stream log, and submits the next
+request when one is closed. After SIGTERM, it submits nothing more and waits for the open requests. It prints one JSON
+object.
 
 The exit code is 0 if each request was answered completely, or denied because a rail blocked its prompt. Otherwise it
 is 1. Some denials are normal: the default policy takes about one in two hundred of these prompts for an attack.

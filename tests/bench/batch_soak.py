@@ -1,4 +1,4 @@
-"""Run batch requests while services are killed. Check that each is answered, and print the rate and the CPU time.
+"""Run batch requests while services are killed. Check that each request is answered. Print rate and CPU time.
 
     python -m tests.bench.batch_soak --requests 2000 --window 200 --kills 1
 
@@ -7,8 +7,8 @@ engine. ``tests.bench.batch_load`` submits the requests, and keeps at most ``--w
 each service in ``--strike`` is killed ``--kills`` times with ``kill -9``, and the supervisor starts the service again.
 
 The table shows the CPU time of each service per answer, and its memory when a fifth of the requests are closed and at
-the end. The last line compares the rate of answers with that of the same engine alone with all slots full. The cost of
-the pipeline in this line is the percentage by which the rate of answers is lower.
+the end. The last line has the answers per second of the tree, and those of a simulation of the engine alone, with all
+slots of the batch lane full. The cost of the pipeline is the percentage by which the tree is slower than the engine.
 
 Exit code 1 means that a request has neither a whole answer nor a denial by a rail.
 """

@@ -7,8 +7,9 @@ Both run a small Gemma 3 with random weights on the CPU, with greedy decoding an
 has 17 slots. Batch requests may use 16 of them, instead of the default of three quarters. One slot stays free for
 interactive requests.
 
-``time`` runs run-batch, Railbus twice, and run-batch again. In both cases the engine is ready when the time starts, and
-the time ends with the last result on disk. Railbus's time includes the start of the command ``railbus``.
+``time`` runs run-batch, Railbus twice, and run-batch again. In each run, the engine is ready when the measurement
+starts. The time of run-batch ends when its last result is on disk. The time of Railbus is that of the whole command
+``railbus batch run``, with its start and end.
 
 ``kill`` ends run-batch half way with ``kill -9``, and starts it again with the same arguments. For each part in
 ``--strike``, Railbus runs one job. When half of the job's lines are answered, the part is killed and started again. The

@@ -76,7 +76,7 @@ async def ask(url: str, streams: int, bursts: int, tokens: int, services: list[p
     """Send bursts of requests, and let the services count the function calls that the bursts cause.
 
     The counting begins after a warm-up, and ends ``SETTLE_S`` seconds after the last answer, so that it includes the
-    receipts. Return None on success, and otherwise a response that is not an answer.
+    receipts. Return None on success. Otherwise, return the status and the beginning of a response that is no answer.
 
     Args:
         url: Address of the edge's chat completions.

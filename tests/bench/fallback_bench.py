@@ -1,6 +1,6 @@
 """Measure fallbacks to the cloud. Generator (simulated engine), router, Vertex worker and emulator run as processes.
 
-    python -m tests.bench.fallback_bench cases      a healthy engine and each of its faults, five requests each
+    python -m tests.bench.fallback_bench cases      the engine without a fault and with each fault, five requests each
     python -m tests.bench.fallback_bench deadline   first token from the cloud, if the engine is silent
     python -m tests.bench.fallback_bench race       modes ``race`` and ``cancel``, if some first tokens are very late
 
@@ -55,7 +55,7 @@ class Path:
         Args:
             ttft_ms: Time to the first token from the cloud.
             tail_ms: Scale of a random, heavy-tailed delay that is added to ``ttft_ms``.
-            router: More environment variables of the router.
+            router: Environment variables of the router, in addition to those that this method sets.
         """
         lab = self.lab
         emulator = lab.start(
@@ -158,10 +158,10 @@ async def cases(lab: RouterLab) -> dict[str, Any]:
 
 
 async def deadline(lab: RouterLab, rounds: int) -> dict[str, Any]:
-    """Measure the fallback from an engine that generates no token, with 1, 16 and 64 streams.
+    """Measure the fallback from an engine that generates no token, with 1, 16 and 64 clients.
 
-    First, each stream asks ``rounds`` times. It starts at a random moment, and asks again when its answer is closed.
-    Then all streams ask at once.
+    First, each client starts at a random moment and sends ``rounds`` requests. It sends the next request when the
+    previous one is closed. Then all clients send one request each, at the same moment.
     """
     path = Path(lab)
     await path.start(30)

@@ -4,8 +4,8 @@
 
 Three arms take turns, request by request, so that the state of the machine affects all alike. ``ungoverned`` is a tree
 without rails. ``governed`` is a tree with rails and safety and the default policy, whose rails run beside the prefill.
-``serial`` is the control: this process runs the same rails first. If they allow the prompt, it asks the tree without
-rails. No prompt is used twice, so no result of a rail comes from a cache. The model server is the one in
+``serial`` is the control: the benchmark itself runs the same rails, and then sends each allowed prompt to the tree
+without rails. No prompt is used twice, so no result of a rail comes from a cache. The model server is the one in
 ``tests/bench/kit``. Its first token comes ``--prefill-ms`` after the request.
 
 Hidden time is the part of the rails' time that does not delay the first token. It is the median time of the rails,
@@ -78,10 +78,10 @@ async def judged_first_ms(session, judge, url, model, prompt, number):
 
 
 def from_log(log):
-    """Return two lists of times in milliseconds, with values for the requests on the log.
+    """Return two lists of times in milliseconds.
 
-    The first list has the time of the rails for each verdict. The second has the time of queue and prefill for each
-    request that got a chunk.
+    The first list has the time of the rails for each verdict on the log. The second list has the time of queue and
+    prefill for each request that got a chunk.
     """
     rails, starts, prefills = [], {}, []
     for event in (record.event for record in log):

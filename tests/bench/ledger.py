@@ -143,9 +143,10 @@ async def closes(
 
 
 def run_first(pid: int, *, inherited: bool = False) -> None:
-    """Give every thread of a process real-time priority, so that it runs before all normal processes.
+    """Give every thread of a process real-time priority, so that the process runs before all normal processes.
 
-    If ``inherited`` is true, only the main thread gets the priority. Processes that it starts inherit it.
+    If ``inherited`` is true, only the main thread gets the priority. Child processes that start later inherit the
+    priority of this thread.
 
     Raises:
         SystemExit: The user is not allowed to set real-time priorities.
@@ -186,7 +187,7 @@ def _percentiles(values: list[float]) -> dict[str, float]:
 async def ask(url: str, count: int, at_once: int, max_tokens: int, model: str = "default") -> dict[str, Waited]:
     """Send ``count`` requests from ``at_once`` client processes. Return the times of each answer, by request id.
 
-    ``tests.bench.kit.stopwatch`` is the program of a client.
+    Each client process runs ``tests.bench.kit.stopwatch``.
     """
     host, port = url.removeprefix("http://").split(":")
     clients = [

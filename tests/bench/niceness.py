@@ -3,7 +3,7 @@
     python -m tests.bench.niceness [--rounds 6] [--streams 64]
 
 The load is 64 streams with rails and safety. One ``railbus up`` runs during all rounds. Each round measures three
-cases: a niceness of 10 for no service, only for the router, or for both router and safety. Before each case, the
+cases: router and safety have a niceness of 0, the router has 10 and safety 0, or both have 10. Before each case, the
 benchmark sets the niceness of both services. To lower a niceness, it needs the capability ``CAP_SYS_NICE``.
 """
 

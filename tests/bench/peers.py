@@ -1,4 +1,4 @@
-"""Measure LiteLLM's proxy and NeMo Guardrails' server with the model server and load client that measure Railbus.
+"""Measure LiteLLM's proxy and NeMo Guardrails' server, with the same load client and model server as for Railbus.
 
     python -m tests.bench.peers litellm --program ENV/bin/litellm          no guardrail
     python -m tests.bench.peers litellm-late --program ENV/bin/litellm     first token after 2 s, fallback after 200 ms
@@ -142,7 +142,7 @@ def row(streams, rounds, extra, server, peer):
 
 
 def late(url):
-    """Print LiteLLM's times to first token with two models whose own first token comes after 2 s.
+    """Print the times to first token through LiteLLM, for two models that send their first token after 2 s.
 
     Only one of the models sends keep-alives before its first token. ``url`` is the URL of LiteLLM.
     """

@@ -105,7 +105,7 @@ def hold(row: Row, constants: Efficiency, request_ms: float = REQUEST_MS) -> Hel
 
 
 def held(found: Sequence[Row]) -> tuple[Held, ...]:
-    """Predict each measurement with Railbus's constants for its GPU and engine, and return the errors."""
+    """Predict each measurement with the built-in constants for the measurement's GPU and engine. Return the errors."""
     return tuple(hold(row, practical(row.gpu, row.engine)) for row in found)  # type: ignore[arg-type]
 
 

@@ -351,7 +351,7 @@ async def budget(lab: RouterLab, seconds: float, rate: float) -> dict[str, Any]:
 def judged(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
     """Fold each request's log. Return counts of retractions, cutovers and correct answers.
 
-    Also return percentiles of the time, in milliseconds, from when an attempt lost to another one until its ``Cancel``.
+    Also return how long the router took to cancel attempts that lost to another attempt: percentiles, in milliseconds.
     """
     logs: dict[str, list[Received]] = {rid: [] for rid in people}
     for record in lab.log:

@@ -30,7 +30,7 @@ TENANT = "local"
 def held(policy: Policy) -> dict[str, float]:
     """Return how many tokens the matcher holds back in ordinary text: mean, percentiles and maximum.
 
-    The number is taken after each character of the text. For comparison, ``always_the_longest`` is the length of the
+    The number is taken after each character of the text. The result also has ``always_the_longest``: the length of the
     longest possible match, in tokens.
     """
     scanner, waits = Scanner(policy.automaton), []
@@ -47,8 +47,9 @@ def held(policy: Policy) -> dict[str, float]:
 def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
     """Return how many tokens are shown from the start of a forbidden text until its recall.
 
-    The result has the mean, p50, p99 and maximum. The engine makes ``step_tokens`` tokens in each step. The function
-    tries each text from ``recalled_examples`` several times: once for each character of a step at which it can start.
+    The result has the mean, p50, p99 and maximum. The engine makes ``step_tokens`` tokens in each step. A forbidden
+    text can start at any character of a step. The function tries each text from ``recalled_examples`` once for each
+    of these characters.
     """
     size, seen = step_tokens * TOKEN_CHARS, []
     prompt = immediate_rules(policy, TENANT)

@@ -7,12 +7,12 @@ these prompts grows with ``--requests`` (default 120). The benchmark prints the 
 to 200,000 requests.
 
 Without ``--tree``, each way's prompts are divided into four parts. Two parts of every way run before the sample, and
-two parts run after it. So a machine that becomes slower or faster meanwhile affects all ways.
+two parts run after it. So changes in the speed of the machine affect all ways about equally.
 
-With ``--tree``, the engine runs in a tree, as ``railbus up`` starts it. The sample is sent to the tree's edge, in the
-same way as ``--engine openai`` sends it to any server. Each way is a job of ``railbus batch run``, with the number of
-concurrent requests as its ``--window``. The job is run twice, the second time with three times as many prompts. The
-measured time is the difference of the two durations. So it does not contain the start and the end of the command.
+With ``--tree``, the engine runs in a tree, as ``railbus up`` starts it. The engine ``openai`` sends the sample to the
+tree's edge. Each way is a job of ``railbus batch run``, with the number of concurrent requests as its ``--window``. The
+job is run twice, the second time with three times as many prompts. The measured time is the difference of the two
+durations. So it does not contain the start and the end of the command.
 """
 
 import argparse
@@ -50,9 +50,11 @@ def prompts(count: int, tokens: int, seed: int) -> list[str]:
 def ways(at_once: int, output: int) -> list[tuple[int, int]]:
     """Return six ways, each as (number of concurrent requests, number of tokens per answer).
 
-    The numbers of requests are ``at_once``, 3/8 of ``at_once``, and 1. The numbers of tokens are ``output`` and half of
-    ``output``. The factor is 3/8 because, with 1/2, a job with half of both numbers would take about as long as with
-    the full numbers.
+    The numbers of requests are ``at_once``, 3/8 of ``at_once`` (at least 2), and 1. The numbers of tokens are
+    ``output`` and half of ``output``.
+
+    If both numbers are halved, the duration of a job hardly changes. The factor is 3/8 instead of 1/2, so that no two
+    ways take about equally long.
     """
     fewer = max(2, 3 * at_once // 8)
     return [(each, tokens) for tokens in (output, output // 2) for each in (at_once, fewer, 1)]
@@ -106,7 +108,7 @@ def job_ms(tree: Tree, name: str, texts: Sequence[str], at_once: int, output: in
 
 
 def turn(engine: str, runs: Sequence[tuple[int, int, list[str]]], number: int) -> list[float]:
-    """Start the engine once, and run part ``number`` of each way's prompts on it.
+    """Start the engine once, and let it answer one part of each way's prompts.
 
     Args:
         engine: Name of the engine.

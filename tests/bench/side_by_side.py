@@ -2,10 +2,11 @@
 
     python -m tests.bench.side_by_side OTHER [--turns 1]
 
-The runs are in the order A B B A, so that a slow phase of the machine affects both. Both checkouts run with this
-interpreter and its packages. For each figure, the output has the mean of the other checkout, the mean of this one, and
-the ratio this / other. For rates the ratio is inverted, so that below 1 is always better. To compare whole systems of
-two checkouts instead of only the bus, use ``tests.bench.alternating``.
+The runs are in the order A B B A, so that a slow phase of the machine affects both checkouts. A is the other checkout,
+and B is this one. Both run with this interpreter and its packages. For each figure, the output has the mean of the
+other checkout, the mean of this one, and the ratio this / other. For rates, the ratio is inverted. Therefore a ratio
+below 1 always means that this checkout is better. To compare whole systems of two checkouts instead of only the bus,
+use ``tests.bench.alternating``.
 """
 
 import argparse

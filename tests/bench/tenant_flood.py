@@ -93,9 +93,9 @@ async def ask(lab: RailsLab, seconds: float, random_: random.Random) -> list[tup
 
 
 def in_parts(answers: list[tuple[float, Verdict]]) -> str:
-    """Return a text with the median milliseconds of each rail, and of the time spent outside of the rails service.
+    """Return a text with the median time of each rail and the median time outside the rails service, in milliseconds.
 
-    ``answers`` has each verdict, preceded by the milliseconds from the request to this verdict.
+    Each item of ``answers`` is a pair: the milliseconds from a request to its verdict, and the verdict.
     """
     parts: dict[str, list[float]] = {"outside": [ms - verdict.total_ms for ms, verdict in answers]}
     for _, verdict in answers:

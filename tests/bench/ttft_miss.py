@@ -157,7 +157,10 @@ def received_ms(request_id: str) -> float:
 
 
 async def cases(tree: Tree, server: Upstream, times: int) -> list[dict[str, Any]]:
-    """Run all cases, one request at a time, and return a row for each. Stop the upstream before the last case."""
+    """Send ``times`` requests for each case, one after another. Return one row for each case.
+
+    Stop the upstream before the last case.
+    """
     log = Log(tree)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(log.reader.run())
@@ -193,8 +196,9 @@ def pair(values: dict[str, float]) -> str:
 def main() -> None:
     """Start the upstream and Railbus, run all cases, and stop both.
 
-    The exit code is 0 if every answer was completed, finally showed the text of exactly one attempt, and was cut over
-    with the trigger that ``CASES`` names (not at all if the trigger is ``NOTHING``). Otherwise the exit code is 1.
+    The exit code is 0 if each answer was completed, showed the text of exactly one attempt in the end, and had a
+    ``Cutover`` with the trigger that ``CASES`` names. Otherwise the exit code is 1. The trigger ``NOTHING`` means that
+    the answer must have no ``Cutover``.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5, help="number of requests of each case (default: %(default)s)")

@@ -109,7 +109,7 @@ async def pace(on, run, content):
 def show(arms, batches):
     """Print each engine's median milliseconds per token, and the quartiles of its relative time, by batch size.
 
-    The relative time of an engine in a round is its time per token divided by the time per token of engine ``off``.
+    The relative time of an engine in a round is its time per token, divided by that of the engine named ``off``.
     """
     print(f"{'batch':>5}  {'arm':<15} {'ms a token':>10}   time / off, p25 p50 p75")
     for batch in batches:

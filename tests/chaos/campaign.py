@@ -48,8 +48,8 @@ def faults_of(service, *, full):
 def cases(service, *, on_kafka):
     """Return the pytest parameters ``lab`` and ``fault`` for a service, on the embedded broker and on Apache Kafka.
 
-    Each round uses one lab per broker for all its faults. If there is only one round, ``on_kafka`` is the only fault on
-    Apache Kafka.
+    In each round, all faults on the same broker share one lab. If there is only one round, ``on_kafka`` is the only
+    fault on Apache Kafka.
     """
     full = ROUNDS > 1
     faults = {"embedded": faults_of(service, full=full)}

@@ -141,9 +141,13 @@ async def play(folder, *, skew_s, healthy, late, at_once):
 
 
 def late_ms(times, never):
-    """Return how many milliseconds after its deadline each late request was cut over, in ascending order.
+    """Return the time from each late request's deadline to its cutover, by the broker's clock, in ascending order.
 
-    The times are those of the broker's clock. ``never`` has the ids of the late requests.
+    All returned times are in milliseconds.
+
+    Args:
+        times: The events that were read from the broker.
+        never: Ids of the late requests.
     """
     return sorted(
         times.at_ms[request_id, Cutover] - times.at_ms[request_id, Request] - LATE_TTFT_MS for request_id in never

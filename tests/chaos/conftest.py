@@ -1,6 +1,6 @@
 """The fixture ``lab``: one broker and several processes of one service.
 
-A round runs the tests of a service once. It uses one lab with the embedded broker, and one with Apache Kafka.
+In each round, the tests of a service share two labs: one with the embedded broker, and one with Apache Kafka.
 """
 
 import os

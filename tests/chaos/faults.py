@@ -55,14 +55,14 @@ BEFORE_S = 1.5
 
 
 class RoundPhase:
-    """The phase of a fault: 0 before it, 1 during it, 2 after it. Functions that write events read the phase."""
+    """The phase of a fault: 0 before it, 1 during it, 2 after it."""
 
     def __init__(self):
         self.phase = 0
 
 
 async def run_round(lab, fault, rng, *, through, inside):
-    """Cause one fault while players run. A player is a function of the test that writes events.
+    """Cause one fault while players run. A player is an async function that writes events.
 
     Args:
         through: Players that begin before the fault.

@@ -44,7 +44,7 @@ class ChaosLab:
         appended_ms: For each request id, when the broker appended each event of ``seen``.
         members: The running processes of the service.
         trouble: Descriptions of what members did wrong, such as ending by themselves.
-        lag: The longest delay of the test's own event loop, in seconds, because the machine was busy.
+        lag: The longest delay of the test's own event loop, in seconds.
     """
 
     def __init__(self, kind, service, folder, *, session_s, pause_s, env):

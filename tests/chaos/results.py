@@ -43,7 +43,10 @@ class RoundResult:
 
     @property
     def says_nothing(self):
-        """Return whether more than a fifth of the answers are ``excused``, which is too many to judge the service."""
+        """Return whether more than a fifth of the answers are ``excused``.
+
+        Such a result says too little about the service.
+        """
         return 5 * self.excused > self.answers
 
     def row(self):

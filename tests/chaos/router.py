@@ -38,7 +38,7 @@ BURSTS = ("none", "streams", "requests", "receipts")
 
 
 def fallback(*, on):
-    """Return the router's environment variables. With ``on``, requests may fall back to Vertex AI."""
+    """Return the router's environment variables. If ``on`` is true, requests may fall back to Vertex AI."""
     return ENV | {"RAILBUS_FALLBACK": "vertex" if on else "off"}
 
 
@@ -89,9 +89,10 @@ class PlannedRequest(Talk):
 
     @property
     def excused(self):
-        """Return whether the test or the broker was too slow, so that a wrong end of the request does not count.
+        """Return whether a wrong end of the request is excused because the test or the broker was too slow.
 
-        They were too slow if an event was written or appended after more than 60 % of the time until its deadline.
+        The verdict and each chunk have a deadline. The test or the broker was too slow if more than 60 % of the time
+        until this deadline had passed when the test wrote the event, or when the broker appended it.
         """
         d, appended = self.request.deadlines, self._appended_ms
         gap_ms = max((later - at for at, later in itertools.pairwise(sorted(appended(Chunk)))), default=0)
@@ -144,7 +145,8 @@ async def round_of(lab, fault, rng):
 async def paused_round(lab, pause_s, burst, rng, *, on):
     """Pause the only router for ``pause_s`` seconds, and meanwhile write a backlog to the topic ``burst``.
 
-    If ``burst`` is ``none``, write no backlog. With ``on``, the router may fall back to Vertex AI. Return the result.
+    If ``burst`` is ``none``, write no backlog. If ``on`` is true, the router may fall back to Vertex AI. Return the
+    round's result.
     """
     await _only(lab, 1, on=on)
     healthy, late, others = _cast(lab, rng, burst, on=on)
@@ -180,7 +182,7 @@ async def paused_round(lab, pause_s, burst, rng, *, on):
 async def started_round(lab, burst, rng, *, on):
     """Write a backlog to the topic ``burst`` while no router runs, then start a router. Return the round's result.
 
-    If ``burst`` is ``none``, write no backlog. With ``on``, the router may fall back to Vertex AI.
+    If ``burst`` is ``none``, write no backlog. If ``on`` is true, the router may fall back to Vertex AI.
     """
     await _only(lab, 0, on=on)
     healthy, late, others = _cast(lab, rng, burst, on=on)
@@ -209,7 +211,7 @@ async def started_round(lab, burst, rng, *, on):
 
 
 async def _only(lab, count, *, on):
-    """Start and stop routers until ``count`` of them run. With ``on``, they have a fallback."""
+    """Start and stop routers until ``count`` of them run. If ``on`` is true, they have a fallback."""
     lab.watch = _cloud(lab)
     env = fallback(on=on)
     if lab.env != env:
@@ -248,7 +250,7 @@ class Late(Talk):
     The router must then close the request or start another attempt.
 
     Attributes:
-        kind: ``verdict`` if no verdict comes, ``token`` if no first token comes, ``stall`` if no further chunk comes,
+        kind: ``verdict`` if no verdict comes, ``token`` if no first token comes, ``stall`` if no second chunk comes,
             ``client`` if the client leaves.
     """
 
@@ -300,7 +302,8 @@ class Refused(PlannedRequest):
 def _cast(lab, rng, burst, *, on):
     """Return three lists of the requests of one round: healthy requests, late requests, and other requests.
 
-    The third list is empty unless ``burst`` is ``streams``. In that case, ``_flood`` adds chunks to the requests in it.
+    If ``burst`` is ``streams``, the third list has the requests to which ``_flood`` adds chunks. Otherwise, the third
+    list is empty.
     """
     healthy = [PlannedRequest(lab, rng, long=n % 3 < 2, tail=6) for n in range(24)]
     late = [Late(lab, kind, on=on) for kind in ("verdict", "token", "stall", "client") for _ in range(3)]

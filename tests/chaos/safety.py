@@ -1,4 +1,7 @@
-"""Inject faults into the safety service. The test writes all other events, and knows which text is forbidden."""
+"""Inject faults into the safety service.
+
+The test itself writes the events of the other services, and knows which text is forbidden.
+"""
 
 import asyncio
 

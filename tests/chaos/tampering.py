@@ -53,7 +53,7 @@ class Tamperer:
 
     Attributes:
         path: The chosen file.
-        places: After a change, the offsets of which ``verify`` must report at least one.
+        places: A range of offsets, set by each change. ``verify`` must report at least one of these offsets.
     """
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
@@ -153,7 +153,7 @@ class Tamperer:
         self.places = range(self.file.start, max([*self.offsets, self.file.start]) + 5)
 
     def _write(self, index: int) -> None:
-        """Write ``rows`` to the file, and set ``places``. The first ``index`` rows are unchanged.
+        """Write ``rows`` to the file, and set ``places``. The rows before ``index`` are still the original rows.
 
         In 30 % of the calls, first recompute the digests of all rows.
         """

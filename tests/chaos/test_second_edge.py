@@ -284,7 +284,10 @@ async def test_a_second_edge_joins_and_leaves_and_no_stream_stalls(tmp_path):
 
 
 async def play(first, url, start_second, http, stack):
-    """Play one round: a second edge joins, serves clients, and leaves. Return the readers of both edges."""
+    """Play one round: a second edge joins, serves clients, and leaves.
+
+    Return two lists: the clients of the first edge, and the clients of the second edge.
+    """
     everything = set(range(PARTITIONS))
     await until(lambda: first.homes == everything, "the first edge has all partitions")
     on_first = People(http, url, ON_FIRST, stack)

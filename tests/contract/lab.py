@@ -44,8 +44,9 @@ class KafkaClients:
     async def until_coordinated(self) -> None:
         """Wait until the coordinator of consumer groups is ready.
 
-        Apache Kafka creates and loads the coordinator's topic when a client first asks for the coordinator. Until then,
-        Apache Kafka answers with an error for the whole group. aiokafka 0.14 takes this error for "nothing committed".
+        When a client first asks for the coordinator, Apache Kafka creates and loads the coordinator's topic. Until the
+        topic is loaded, Apache Kafka answers an ``OffsetFetchRequest`` with an error for the whole group. aiokafka 0.14
+        takes this error for "nothing committed".
         """
         connection = await self._first_connection()
 

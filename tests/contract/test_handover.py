@@ -21,7 +21,7 @@ PARTITIONS = 4
 
 
 class Member:
-    """A group member that marks its records as done only just before partitions move to another member."""
+    """A group member that marks its records as done at the last moment before partitions move to another member."""
 
     def __init__(self, settings, topic, group, log):
         self.got, self.held, self.settled, self._log = RecordCollector(), frozenset(), [], log
@@ -135,9 +135,9 @@ class WaitingGroup:
 
     @asynccontextmanager
     async def running(self):
-        """Run the members within the `async with` block, in a rebalance that does not end yet.
+        """Run the members within the `async with` block. When the block begins, a rebalance is under way.
 
-        Yield the member that works during the rebalance, and a function that stops the newcomer.
+        Yield the member that continues to read, and a function that stops the member that joined last.
         """
         first, second, third, newcomer = self.members
         first.may_settle.set()

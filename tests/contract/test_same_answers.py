@@ -33,7 +33,7 @@ Ask = Callable[[AIOKafkaConnection, list[int]], Awaitable[Any]]
 class History:
     """What the brokers have acknowledged so far.
 
-    The test needs it to choose valid sequence numbers and offsets, and others close to them.
+    The test needs it to choose sequence numbers and offsets that are valid or almost valid.
     """
 
     topic: str

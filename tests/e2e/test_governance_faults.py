@@ -57,7 +57,10 @@ class Log:
         return sum(event.tokens for event in self.of(request_id, Chunk) if event.seq <= upto)
 
     def at_bound(self, person):
-        """Return whether another chunk, as large as the largest so far, would exceed the limit for unchecked tokens."""
+        """Return whether a person is shown so many unchecked tokens that one more chunk could exceed ``BOUND``.
+
+        The calculation uses the size of the largest chunk so far.
+        """
         steps = [event.tokens for event in self.of(person.request_id, Chunk)]
         cleared = self.cleared_tokens(person.request_id, time.time_ns() // 1_000)
         return person.tokens + max(steps) > cleared + BOUND
@@ -129,7 +132,7 @@ async def reading(tree):
 
 @contextmanager
 def stopped(tree, service):
-    """Pause the process of a service with SIGSTOP within the ``with`` block."""
+    """Pause a service's process with SIGSTOP while the ``with`` block runs."""
     pid = tree.pid(service)
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -127,9 +127,9 @@ def wait_for_address(process):
 
 
 def volumes(service, root, folder):
-    """Create a folder for each named volume. As in Docker, its owner and mode are those of the same path in the image.
+    """Create a folder for each named volume, and return pairs of the folder and its path in the container.
 
-    Return pairs of the folder and its path in the container.
+    As with Docker, the folder gets the owner and the mode which that path has in the image.
     """
     found = []
     for volume in service.get("volumes", []):

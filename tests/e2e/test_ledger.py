@@ -1,6 +1,6 @@
-"""Test with a whole tree that the ledger has the clients' waiting times.
+"""Test with a whole tree that the durations of a request's parts add up to about the time that its client waited.
 
-Also test that no request is missing from the ledger after the ledger was killed.
+Also test that the ledger counts every request, even if its process is killed between two requests.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ USERS = 4
 def locust(tmp_path_factory):
     """Return the Locust program that RAILBUS_TEST_LOCUST names.
 
-    If RAILBUS_TEST_LOCUST is 1, install the version that docs/how-to/load-tools.md names into a virtual environment.
+    If RAILBUS_TEST_LOCUST is 1, install Locust into a virtual environment. docs/how-to/load-tools.md names the version.
     """
     found = os.environ.get("RAILBUS_TEST_LOCUST")
     if not found:

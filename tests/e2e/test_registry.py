@@ -57,7 +57,7 @@ def asked(number, lane="interactive"):
 
 
 def dumped(tree):
-    """Return every record of every topic. Prompts are None. A record that cannot be read has no ``kind``."""
+    """Return every record of every topic. A record that cannot be read has no ``kind``."""
     told = tree.railbus("tail", "--from", "beginning", "--no-follow", "--json")
     assert told.returncode == 0, told
     return [json.loads(text) for text in told.stdout.splitlines()]

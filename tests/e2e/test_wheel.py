@@ -85,7 +85,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a working folder with decoys named ``services`` and ``schemas``. A program that imports one exits."""
+    """Return a working folder with decoys named ``services`` and ``schemas``. A program that imports a decoy ends."""
     (tmp_path / "services").mkdir()
     for path in (tmp_path / "services" / "__init__.py", tmp_path / "schemas.py"):
         path.write_text("raise SystemExit('imported from the folder where railbus was started')\n")

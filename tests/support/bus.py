@@ -12,9 +12,9 @@ _WRITES = dict(writes(*ROLES))
 
 
 def any_role() -> ByTopic:
-    """Return for each topic the event classes that at least one role may write to it.
+    """Return the write permissions of all roles together: for each topic name, the permitted event classes.
 
-    When ``copy_of`` makes a topic later, the returned mapping gets that topic too.
+    ``copy_of`` adds every topic that it defines to the returned mapping.
     """
     return _WRITES
 
@@ -22,8 +22,8 @@ def any_role() -> ByTopic:
 def copy_of(topic: Topic, prefix: str | None = None) -> Topic:
     """Return the definition of a topic like ``topic``, but with a random name, for one test.
 
-    A producer with the role ``any_role()`` may write the same events to it as to ``topic``. The new name begins with
-    ``prefix``, or else with the old name.
+    A producer with the role ``any_role()`` may write the same events to the new topic as to ``topic``. The new name
+    begins with ``prefix``, or else with the old name.
     """
     copied = dataclasses.replace(topic, name=f"{prefix or topic.name}.{random.getrandbits(64):x}")
     _WRITES[copied.name] = _WRITES[topic.name]

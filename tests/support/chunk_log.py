@@ -53,7 +53,7 @@ class Connection:
 
 
 def chunk_batch(records: int, text: str = " token") -> bytes:
-    """Return one record batch with ``records`` chunks, encoded as by a producer."""
+    """Return the bytes of one record batch with ``records`` chunks, as a producer sends them."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 24)
     for seq in range(records):
         event = Chunk(

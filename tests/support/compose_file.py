@@ -1,7 +1,9 @@
-"""Read `docker-compose.yml`, and fill in its variables as compose does, or let compose's own loader do it.
+"""Read `docker-compose.yml`, and fill in its variables as compose does.
 
 This module knows only the forms of variables that the file uses: ``${NAME}``, ``${NAME:-default}``, and a name without
 a value. It refuses other forms.
+
+The function ``real_config`` lets compose's own loader read the file.
 """
 
 import json
@@ -29,7 +31,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def project_variables(env_file: Path | None, shell: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that compose fills in. A variable of the shell overrides the same one of ``--env-file``."""
+    """Return the variables that compose fills in, from ``env_file`` and ``shell``. ``shell`` overrides ``env_file``."""
     return {**({} if env_file is None else read_env_file(env_file)), **shell}
 
 

@@ -7,9 +7,9 @@ MOST_AT_FIRST = 200
 
 
 def examples(count: int) -> int:
-    """Multiply ``count`` by the environment variable ``RAILBUS_TEST_EXAMPLES`` (default 1), and return the result.
+    """Return ``count``, multiplied by the environment variable ``RAILBUS_TEST_EXAMPLES`` (default 1).
 
-    If the variable is below 1, for a quick run, the result is at most ``MOST_AT_FIRST``.
+    The result is at least 1. If the variable is below 1, as in a quick run, the result is at most ``MOST_AT_FIRST``.
     """
     share = float(os.environ.get("RAILBUS_TEST_EXAMPLES", "1"))
     drawn = max(1, round(count * share))

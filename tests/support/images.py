@@ -82,7 +82,7 @@ class ImageStore:
         return image in self.buildah("images", "--format", "{{.Name}}:{{.Tag}}").splitlines()
 
     def build(self, image: str, build: Mapping[str, Any]) -> str:
-        """Build an image as a service's ``build`` in the compose file says, and return the image's full name."""
+        """Build an image from a ``build`` section of the compose file, and return the image's full name."""
         dockerfile = ROOT / build["context"] / build["dockerfile"]
         for base in set(re.findall(r"^FROM (\S+)", dockerfile.read_text(encoding="utf-8"), re.MULTILINE)):
             if not self.has(name := f"docker.io/library/{base}"):

@@ -50,7 +50,7 @@ class OpaServer:
         raise AssertionError("OPA does not get ready")
 
     def ask(self, entry_point, document):
-        """Return OPA's decision for an input; None if the rule is undefined for this input."""
+        """Return OPA's value of the rule ``entry_point`` for the input ``document``, or None if it is undefined."""
         url = f"{self.url}/v1/data/" + entry_point.removeprefix("data.").replace(".", "/")
         body = json.dumps({"input": document}).encode()
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})

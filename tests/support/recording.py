@@ -97,8 +97,8 @@ class Judged:
     The numbers say how much was compared.
 
     Attributes:
-        shortened: Number of connections on which the client was sent a shortened history. A shortened history does not
-            contain text that was taken back before it was sent.
+        shortened: Number of connections on which the client was sent a history without the text that had already been
+            taken back.
         wrong: A sentence for each difference.
     """
 

@@ -14,7 +14,7 @@ _numbers = itertools.count()
 
 
 class RequestEvents:
-    """A made-up request. The methods return events about it, but none of those that the router writes."""
+    """A made-up request. The methods return events that an edge or a worker writes about the request."""
 
     def __init__(self, **fields: Any) -> None:
         self.id = uuid7(now_ms(), secrets.randbits(74))

@@ -68,7 +68,7 @@ def verify(
         target: p at each drafted position and at the next one, shape (sequences, gamma + 1, vocabulary).
         draft: q at each drafted position, shape (sequences, gamma, vocabulary).
         drafted: The draft's tokens, shape (sequences, gamma).
-        chance: Uniform random numbers in [0, 1), one for each draft. They decide whether the drafts are accepted.
+        chance: Uniform random numbers in [0, 1), one for each drafted token. They decide which tokens are accepted.
         fresh: Uniform random numbers in [0, 1), one for each sequence. They select the token that the target adds.
         rule: How drafts are accepted or replaced. Only ``rejection`` and ``match`` are lossless.
 
@@ -144,7 +144,7 @@ def _rejection(p: Floats, q: Floats) -> _Parts:
 
 
 def _match(p: Floats, q: Floats) -> _Parts:
-    """Sample a token from p, and accept the drafted token only if both are equal.
+    """Sample a token from p, and accept the drafted token only if it equals the sampled one.
 
     This rule is lossless. It accepts a draft with probability sum(p q), which is at most sum(min(p, q)).
     """

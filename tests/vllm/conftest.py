@@ -25,9 +25,10 @@ SETTINGS = {
 def models(tmp_path_factory):
     """Make tiny models. Return the folder of each model by name.
 
-    ``near`` is a drafter that mostly agrees with ``target``, and ``far`` is another model. ``base`` has no chat
-    template. Answers of ``endless`` do not end by themselves, and ``endless_near`` is its drafter. ``small`` has a
-    smaller vocabulary, and ``small_draft`` is its drafter.
+    ``near`` is a drafter that mostly agrees with ``target``. ``far`` has random weights that are unrelated to
+    ``target``. ``base`` has no chat template. Answers of ``endless`` do not end by themselves, and ``endless_near`` is
+    its drafter. The vocabulary of ``small`` and its drafter ``small_draft`` has 24 tokens. Every other model has a
+    vocabulary of 128 tokens.
     """
     root = tmp_path_factory.mktemp("models")
     target = make_model(root / "target", seed=1)

@@ -1,7 +1,7 @@
 """``python -m tests.vllm.draw TARGET DRAFT SEQUENCES``: sample tokens at temperature 1, with and without drafting.
 
 For each arm, print a line: ``DRAWN`` and a JSON object. The arm ``wrong`` replaces vLLM's sampler by a wrong one.
-Therefore vLLM runs in this process.
+To make this replacement possible, vLLM runs in the same process as this program.
 """
 
 import json

@@ -74,7 +74,10 @@ async def refused(env, match):
 
 
 def run_generator(env):
-    """Run a generator until it exits. No broker runs: the engine fails while the generator still waits for a broker."""
+    """Run a generator until it exits.
+
+    No broker is needed, because the engine starts, and fails, while the generator still tries to reach the broker.
+    """
     return subprocess.run(
         [sys.executable, "-m", "services.generator"],
         cwd=ROOT, env=bare_environment() | env | {"RAILBUS_ENGINE": "vllm", "RAILBUS_KAFKA_BOOTSTRAP": "127.0.0.1:1"},

@@ -1,4 +1,7 @@
-"""Test the log-probabilities that ``railbus tune`` compares: they are repeatable, and only the first token has none."""
+"""Test the log-probabilities that ``railbus tune`` compares.
+
+They are repeatable, and each token except the first has one.
+"""
 
 import asyncio
 

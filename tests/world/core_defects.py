@@ -20,7 +20,7 @@ from services.safety.partition import SafetyPartition
 
 
 class ForgetfulRails(RailsCore):
-    """Defect: when a partition is lost, its pending requests are dropped. If it comes back, they are skipped."""
+    """Defect: rails writes no verdict for pending requests of a lost partition, even if it regains the partition."""
 
     def lost(self, number: int) -> None:
         for request_id in [each for each, place in self._pending.items() if place.partition == number]:
@@ -28,7 +28,7 @@ class ForgetfulRails(RailsCore):
 
 
 class TrustingRails(RailsCore):
-    """Defect: in a lost partition, a request whose verdict was sent but not acknowledged still counts as evaluated."""
+    """Defect: when rails regains a lost partition, it skips requests whose verdict was sent but not acknowledged."""
 
     def lost(self, number: int) -> None:
         evaluated = self._evaluated[number]

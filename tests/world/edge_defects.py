@@ -62,7 +62,7 @@ class SplitsShortened(DeliverySession):
 
 
 class StartsOver(DeliverySession):
-    """Defect: a client that resumes after an op is sent everything from the beginning."""
+    """Defect: when a client resumes after an op, the edge sends everything from the beginning."""
 
     __slots__ = ()
 
@@ -83,7 +83,7 @@ class SkipsOne(DeliverySession):
 
 
 class SendsOn(HeldEvents):
-    """Defect: while the edge sends ops of earlier events, a recall does not interrupt the edge."""
+    """Defect: the edge applies a recall only after it has sent all ops of earlier events."""
 
     __slots__ = ()
 

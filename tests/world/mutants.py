@@ -1,6 +1,6 @@
 """``python -m tests.world.mutants``: measure how many seeds the simulator needs to find each deliberate defect.
 
-A defect is also called a mutant. Each of them replaces one class, or a setting, of the services or of the simulator.
+A defect is also called a mutant. Each mutant replaces one class, or a setting, of the services or of the simulator.
 """
 
 import argparse
@@ -223,9 +223,9 @@ def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> Non
 
 
 def _next_sample(counts: list[int], samples: int) -> int | None:
-    """Return the number of the sample with which the survey continues: the first that has not found the mutant yet.
+    """Return the number of the first sample in which the mutant was not found yet. The survey continues there.
 
-    Return None if the mutant was found in all ``samples`` samples, or survived all ``SEEDS`` seeds of one sample.
+    Return None if the mutant was found in all ``samples`` samples, or if it survived all ``SEEDS`` seeds of a sample.
     ``counts`` is the mutant's entry in ``Counts``.
     """
     at = next((sample for sample, count in enumerate(counts) if count <= 0), len(counts))

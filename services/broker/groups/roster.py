@@ -30,7 +30,7 @@ class Roster:
         return len(self._members) + len(self._reserved) >= MAX_MEMBERS
 
     def check_id(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return `NONE` if a member has these ids, otherwise the error."""
+        """Return `ErrorCode.NONE` if a member has these ids, otherwise the error code for the client."""
         if instance_id is not None:
             current = self._static.get(instance_id)
             if current is None:
@@ -90,7 +90,11 @@ class Roster:
         return next((member.join.protocol_type for member in self), "")
 
     def is_compatible(self, request: JoinRequest) -> bool:
-        """Return whether all other members have the request's protocol type and share one of its assignors."""
+        """Return whether the client that sent ``request`` can be a member together with all other members.
+
+        The request must name a protocol type and at least one assignor. All other members must have this protocol type.
+        At least one assignor of the request must be supported by all other members.
+        """
         if not request.protocols or not request.protocol_type:
             return False
         others = [member for member in self if not _is_same(member, request)]

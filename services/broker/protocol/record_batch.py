@@ -126,9 +126,10 @@ def check_produced(batch: memoryview | bytes, header: BatchHeader, produce_versi
 
 
 def place(batch: bytes, header: BatchHeader, base_offset: int, append_ms: int | None) -> bytes:
-    """Return a client's batch with its offset and its timestamp type, and with a checksum that matches.
+    """Return a copy of a client's batch, to be stored at `base_offset`.
 
-    `append_ms` becomes the timestamp of every record. None keeps the client's timestamps.
+    `append_ms` becomes the timestamp of every record. None keeps the client's timestamps. The timestamp type and the
+    checksum of the copy are set accordingly.
     """
     if append_ms is None and not header.has_append_time:
         return BROKER_FIELDS.pack(base_offset, header.length, LEADER_EPOCH) + batch[MAGIC_AT:]

@@ -17,7 +17,10 @@ STORAGE_FAILED: Final = "The data directory cannot be written; see the broker's 
 
 
 class StorageErrorLog:
-    """Limits log lines about storage errors to one a minute. Each line contains the number of suppressed errors."""
+    """Limits log lines about storage errors to one a minute.
+
+    If errors were left out, the next line says how many.
+    """
 
     def __init__(self) -> None:
         self._logged_at_s: float | None = None

@@ -76,7 +76,7 @@ class SegmentIndex:
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:
-        """Return the file positions between which to search for the first batch since this time.
+        """Return the file positions between which to search for the first batch from `timestamp_ms` or later.
 
         `size` is the size of the file.
         """

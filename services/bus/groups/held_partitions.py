@@ -54,7 +54,7 @@ class HeldPartitions(Generic[Waiter]):
 
         Args:
             partitions: All partitions to hold from now on.
-            anew: Partitions to read from another offset.
+            anew: Those of ``partitions`` whose next offset must be set again with ``start_at``, even if they are held.
 
         Returns:
             The change, and the removed waiters. In the change, a partition of ``anew`` counts as gained, and also as
@@ -97,12 +97,13 @@ class HeldPartitions(Generic[Waiter]):
         return asked_us if self.positions.get(partition, -1) >= end else self._known_us.get(partition, 0)
 
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int], asked_us: int) -> bool:
-        """Add a waiter that waits until the offsets ``ends`` are reached.
+        """Add a waiter whose goal is to reach the offsets ``ends``. Also pass ``ends`` to ``note_ends``.
 
-        If all of them are reached already, add nothing and return True. In both cases, also call ``note_ends``.
+        If all these offsets are reached already, do not add the waiter, and return True.
 
         Args:
-            waiter: What ``start_at``, ``read`` or ``lower_goals`` returns when the offsets are reached.
+            waiter: An object such as a future. When its goal is reached, ``start_at``, ``read`` or ``lower_goals``
+                returns it.
             ends: The end offset of each partition to wait for.
             asked_us: When ``ends`` were requested from the broker, by the reader's clock.
         """
@@ -114,7 +115,9 @@ class HeldPartitions(Generic[Waiter]):
         return False
 
     def lower_goals(self, ends: Mapping[Partition, int], asked_us: int) -> list[Waiter]:
-        """Lower each offset of a goal that lies beyond the end of its partition, because the log was truncated.
+        """Lower each offset in a goal to the end of its partition, if the offset is beyond this end.
+
+        An offset can be beyond the end after the log was truncated.
 
         Args:
             ends: The end offset of each partition to check.

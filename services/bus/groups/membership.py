@@ -68,8 +68,8 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         cluster: An open ``Cluster``, created with the timeout that ``request_timeout_ms`` returns.
         instance_id: Id for static membership; None for dynamic membership.
         held: Returns the partitions that this member has now.
-        hands_over: If true, the group gives a partition of this member to another member only after a call of
-            ``rejoin``.
+        hands_over: Whether this member must commit its offsets before another member may get one of its partitions.
+            Call ``rejoin`` after the commit.
         revoked: Awaited before the member rejoins. Meanwhile, the member continues to send heartbeats.
         assigned: Called with each assignment and the generation that it belongs to. It must return at once.
     """

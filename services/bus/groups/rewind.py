@@ -21,9 +21,9 @@ async def rewound(
 ) -> dict[Partition, int]:
     """Return for each of ``partitions`` the offset at which a reader must start to rebuild its state.
 
-    ``topic`` has a result of each closed request, such as the router's account. The offset for partition n depends on
-    the time of the newest result in partition n of ``topic`` (see ``rewind_to_ms``). If ``topic`` is None, reading
-    starts ``rewind_ms`` before ``end_ms``.
+    ``topic`` is a topic with one result for each closed request, such as ``railbus.accounts``. The offset for partition
+    n depends on the time of the newest result in partition n of ``topic`` (see ``rewind_to_ms``). If ``topic`` is None,
+    reading starts ``rewind_ms`` before ``end_ms``.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)

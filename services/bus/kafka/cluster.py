@@ -36,7 +36,7 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]
 
 
 class Cluster:
-    """A client for all requests except reading and writing records. It survives restarts of brokers.
+    """A Kafka client for all requests except those that read or write records. It survives restarts of brokers.
 
     Args:
         name: Client id, shown in the broker's logs.

@@ -60,7 +60,7 @@ class FetchConnection:
         return answer
 
     def interrupt(self) -> None:
-        """End the fetch that waits for a response, so that the next fetch, for other partitions, can be sent now."""
+        """End the fetch that waits for a response, so that the next fetch can be sent now."""
         self._interrupts += 1
         if self._waiting:
             # A broker answers the requests of one connection in order. A new connection takes a millisecond or two.

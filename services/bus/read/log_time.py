@@ -32,6 +32,9 @@ class LogTime:
         self._least_ms = min(self._least_ms, behind_ms)
 
     def now_ms(self, now_ms: int) -> int:
-        """Convert this process's time to the broker's time. If there is no estimate yet, return the time unchanged."""
+        """Convert this process's time to the broker's time, both in milliseconds.
+
+        While the difference between the clocks is unknown, return ``now_ms`` unchanged.
+        """
         known = [each for each in (self._least_ms, self._before_ms) if each is not None]
         return now_ms - min(known) if known else now_ms

@@ -93,9 +93,9 @@ class TailReader:
         return begin
 
     def rewind(self, offsets: Mapping[tuple[Topic, int], int]) -> None:
-        """Deliver the records of followed partitions again, from earlier offsets on.
+        """Move followed partitions back to ``offsets``, so that their records from there on are delivered again.
 
-        No record is delivered until all these partitions have moved to their offsets.
+        A partition that is not beyond its offset stays where it is. All others move before any record is delivered.
         """
         positions = {(topic.name, partition): offset for (topic, partition), offset in offsets.items()}
         behind = {key: offset for key, offset in positions.items() if (self._fetcher.position(key) or 0) > offset}

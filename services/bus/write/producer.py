@@ -109,12 +109,12 @@ class Producer:
         self._pump = asyncio.create_task(self._run(), name=f"{self._name}-producer")
 
     async def watch(self) -> None:
-        """Wait until the broker refuses this producer for good. Then raise the reason."""
+        """Wait until the producer fails for good. Then raise its error."""
         if self._pump is not None:
             await asyncio.shield(self._pump)
 
     async def stop(self) -> None:
-        """Wait up to ``FLUSH_S`` for acknowledgements, log how many events have none, and close."""
+        """Wait up to ``FLUSH_S`` for acknowledgements, log the number of unacknowledged events, and close."""
         if self._pump is None or self._ended is not None:
             return
         self._ended = ProducerClosed("the producer is stopped")

@@ -127,7 +127,7 @@ class _WithModel:
 
 
 def with_model(raw: bytes, model: str) -> bytes:
-    """Set the model in a request line and return the line. Return a line that is not a valid request unchanged."""
+    """Set the model in a request line and return the line. If the line is not a valid request, return it unchanged."""
     try:
         value = orjson.loads(raw)
         value["body"]["model"] = model

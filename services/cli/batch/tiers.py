@@ -42,7 +42,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits for all models of a cascade (see ``Tier``) together. None means no limit."""
+    """The hours and US dollars that a whole cascade (see ``Tier``) may use. None means no limit."""
 
     hours: Positive | None = None
     usd: Positive | None = None  # tiers without a price do not count

@@ -36,7 +36,7 @@ async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) 
 
     Raises:
         AnswerError: The op ``Close`` was not received in time, or a worker found the request invalid (``bad_request``).
-        UserError: A value of the request is out of its bounds, so it was not sent.
+        UserError: The request was not sent, because one of its values is out of bounds.
     """
     request_id = uuid7(now_ms(), secrets.randbits(74))
     timeout_s = request.timeout_s(Deadlines().total_ms)

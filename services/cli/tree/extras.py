@@ -36,7 +36,7 @@ TRACER_MODULES: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra; for an empty name, the command that upgrades Railbus."""
+    """Return the command that installs an extra. If ``extra`` is empty, return the command that upgrades Railbus."""
     return f"pip install 'railbus[{extra}]'" if extra else "pip install --upgrade railbus"
 
 

@@ -46,7 +46,7 @@ def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Pa
 def kafka_log_dir(data_dir: Path | None, folder: Path) -> Path:
     """Return the folder for Apache Kafka's data: ``data_dir``, or else ``kafka`` in the state folder ``folder``.
 
-    Without ``data_dir``, earlier data is deleted.
+    If ``data_dir`` is None, delete everything in the folder ``kafka`` first.
 
     Raises:
         UserError: The folder cannot be written, or its disk is full.

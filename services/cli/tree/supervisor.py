@@ -53,7 +53,9 @@ class Supervisor:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep all processes running while the block runs. The block starts when they serve.
+        """Keep the processes running during the ``async with`` block.
+
+        The block starts when every required process is ready.
 
         Raises:
             UserError: A required process failed, or was not ready in time.

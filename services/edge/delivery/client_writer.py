@@ -59,7 +59,8 @@ class ClientWriter:
 
         Returns:
             ``gone`` if the client has disconnected. ``slow`` if the transport's buffer had more than ``limit`` bytes
-                before this write. The data is written, but the caller must now end the stream or wait for ``drain``.
+                before this write: the data is written, but the caller must now end the stream or wait for ``drain``.
+                Otherwise None.
         """
         if self._transport.is_closing():
             return "gone"

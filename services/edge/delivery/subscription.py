@@ -130,7 +130,7 @@ class Subscription:
     def expired(self, at_us: int) -> bool:
         """Return whether the stream has lasted ``EXPIRY_MARGIN_US`` longer than the request's total deadline.
 
-        Return False until the ops of past events have been sent. ``at_us`` is the time now by the clock ``steady_us``.
+        Return False until the history has been sent. ``at_us`` is the time now by the clock ``steady_us``.
         """
         deadline_us = self.opened_us + self.request.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
@@ -215,8 +215,8 @@ class Subscription:
     def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
         """End the stream: send the pending ops, and then ``error`` or the normal end of the stream.
 
-        With ``withhold``, drop the pending ops. If an error occurs before the head of the HTTP response has been sent,
-        send nothing: the caller then answers the HTTP request with ``early_error``.
+        With ``withhold``, drop the pending ops. If the stream ends with an error before the head of the HTTP response
+        has been sent, send nothing: the caller then answers the HTTP request with ``early_error``.
         """
         if self.reason is not None:
             # The client has disconnected after its answer was complete and before the answer was written.

@@ -34,7 +34,7 @@ TURN_S: Final = 5.0
 
 
 class BodyTurn:
-    """A context manager for the processing of one complete body. Entering it waits until the processing may start."""
+    """Context manager around the processing of one complete body. On entry, it waits until the processing may start."""
 
     __slots__ = ("_aside", "_count", "_room", "_works")
 
@@ -131,7 +131,7 @@ class BodyRoom(Generic[Key]):
             raise
 
     def count_whole(self, count: int) -> None:
-        """Add the size of a complete body to ``total``. A negative ``count`` subtracts it."""
+        """Add ``count`` bytes of a complete body to ``total``. A negative ``count`` releases bytes."""
         self.total += count
 
     def _make_room(self) -> None:

@@ -135,9 +135,15 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a trusted proxy's connection for ``address``, the client whose request the connection now carries.
+        """Count a trusted proxy's connection towards the limit of the client whose request the connection carries.
 
-        If the client is at its limit and none of its connections waits, nothing changes.
+        If the client is at its limit, the client's connection that has waited longest is removed from the table. If
+        none of the client's connections waits (see ``Wait``), the table does not change, and the result has a
+        ``refusal``.
+
+        Args:
+            key: The connection.
+            address: The client's address, or ``PROXIED`` if the connection carries no request.
         """
         # ``address`` is ``PROXIED`` between two requests.
         entry, name = self._entries.get(key), address_group(address)

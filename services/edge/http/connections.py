@@ -101,14 +101,17 @@ class Connections:
         return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
-        """Count a new connection. If it exceeds a limit, close another connection if possible."""
+        """Count a new connection.
+
+        At a limit, the new connection replaces a waiting one, or it is refused (see ``ConnectionTable``).
+        """
         counted = PROXIED if self.proxies.trusts(address) else address
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a trusted proxy's connection for the client at ``address``, or for no client if it is ``PROXIED``.
+        """Count a trusted proxy's connection for the client at ``address``.
 
-        Return the limit that forbids this, or None.
+        If ``address`` is ``PROXIED``, count the connection for no client. Return the limit that forbids this, or None.
         """
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)

@@ -126,9 +126,9 @@ class WindowStore:
             self._drop(key)
 
     def windows(self, tenant: str | None = None) -> list[tuple[WindowKey, Totals]]:
-        """Return the windows of one tenant, or of all tenants if ``tenant`` is None.
+        """Return the windows of one tenant, or of all tenants if ``tenant`` is None, with their sums.
 
-        The returned sums change when further records are added.
+        A later call of ``take`` can change the returned sums.
         """
         return [
             (WindowKey(start_at, sums.end_at, cell), sums.total)

@@ -91,9 +91,9 @@ class RequestIndex:
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return ``span(key)``, or None if the client already has an event beyond the span.
+        """Return ``span(key)``. If ``after`` is equal to or greater than the ``end`` of this span, return None.
 
-        ``after`` is the offset of the client's last event; None if the client has no event.
+        ``after`` is the offset of the last event that the client has; None if the client has no event.
         """
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None

@@ -181,8 +181,9 @@ class ScanQueue:
     def start(self, turn: ScanTurn, reader_position: int) -> list[Scan]:
         """Record that the reader of ``turn`` starts at the offset ``reader_position``.
 
-        Return the look-ups that are complete now. If the log no longer has the record at ``turn.begin``, the reader
-        starts at a later offset. A look-up that searches only earlier offsets is then complete.
+        Return the look-ups that are complete now. If the log no longer has the record at ``turn.begin``,
+        ``reader_position`` is a later offset. A look-up that searches only offsets before ``reader_position`` is then
+        complete.
         """
         for scan in self._all():
             if scan.place == turn.place and scan.position >= turn.begin:

@@ -38,11 +38,11 @@ class BatchRoom:
     """Decides which batch requests may use a stream of this edge.
 
     Args:
-        most_streams: Maximum number of open streams. The same number of batch requests may wait.
+        most_streams: Maximum number of open streams at this edge, and also of waiting batch requests.
         open_streams: Returns how many streams are open.
 
     Attributes:
-        taken: Number of batch requests that were allowed to use a stream, and have not given it back.
+        taken: Number of batch requests that have a place among the edge's streams.
     """
 
     def __init__(self, most_streams: int, open_streams: Callable[[], int]) -> None:
@@ -57,7 +57,7 @@ class BatchRoom:
         return len(self._waiting)
 
     async def take(self) -> StreamPlace:
-        """Take a place among the edge's streams for a batch request. Wait if none is free.
+        """Reserve one of the edge's streams for a batch request. Wait until a stream is free for batch requests.
 
         Raises:
             ApiError: 503, if too many batch requests wait already.
@@ -83,7 +83,7 @@ class BatchRoom:
             EDGE_BATCH_WAITING.dec()
 
     def admit(self) -> None:
-        """Start the requests that wait, the oldest first, until the limit is reached.
+        """Give the streams that are free for batch requests to the waiting requests, the oldest first.
 
         Call this whenever a stream has ended.
         """

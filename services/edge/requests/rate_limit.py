@@ -21,7 +21,7 @@ class Rate:
     def cost_us(self, units: int = 1) -> int:
         """Return how many microseconds ``units`` units take at the average rate.
 
-        More than ``burst`` units cost as much as ``burst`` units.
+        If ``units`` is greater than ``burst``, only ``burst`` units are counted.
         """
         return min(units, self.burst) * 60_000_000 // self.per_minute
 

@@ -161,7 +161,9 @@ class LlamaEngine:
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood:
-        """Score the first ``MAX_SCORED_TOKENS`` tokens of a text. One request is sent for each token.
+        """Return the negative log-likelihood of the first ``MAX_SCORED_TOKENS`` tokens of a text.
+
+        One request is sent to the server for each token.
 
         Raises:
             EngineError: The server refused a request, or could not be reached.

@@ -1,4 +1,4 @@
-"""Compute a batch plan: the time, cost and quality of each way to run a job, and why other ways are impossible."""
+"""Compute a batch plan: time, cost and quality of each possible way to run a job, and why other ways are impossible."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

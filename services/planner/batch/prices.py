@@ -34,7 +34,8 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         gpu: Name in the catalogue.
         count: Number of accelerators that the user already has.
-        price: Price of one accelerator. A way that needs more than ``count`` pays this price for each additional one.
+        price: Price of one accelerator. If a way needs more than ``count`` accelerators, its cost includes this price
+            for each additional one.
         watts: Power of one accelerator under load.
     """
 

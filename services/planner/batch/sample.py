@@ -38,7 +38,7 @@ class SampledLoop:
         prompt: Mean number of prompt tokens of a request.
         output: Mean number of tokens of an answer.
         token_ms: Mean time between the tokens of an answer; 0 if every answer has one token.
-        lengths: Numbers of tokens, one per answer.
+        lengths: The number of tokens of each answer.
     """
 
     at_once: int
@@ -273,7 +273,7 @@ def measured_ways(job: BatchJob, engine: SampledEngine, name: str, score: float 
     """Return ways to run the job on the engine that ran the sample, with predicted time and cost.
 
     The ways differ in the number of concurrent requests and in the length of the answers. If more than about 5 % of the
-    sample's prompt tokens were cached, one more way assumes that none are cached.
+    sample's prompt tokens were cached, the list ends with a prediction for prompts without cached tokens.
     """
     full, cap = engine.at_once, job.work.output
     numbers = dict.fromkeys((full, max(2, full // 2), 1))

@@ -82,7 +82,7 @@ class FittedRoofline:
     def mixed_step_ms(self, batch: int, context: int, prompts: float, prompt: int) -> float:
         """Return the time of a step that decodes ``batch`` sequences and prefills ``prompts`` prompts.
 
-        ``prompts`` may be a fraction. ``prompt`` is the number of tokens of a prompt.
+        ``prompts`` may be a fraction: 0.5 is half of a prompt. ``prompt`` is the number of tokens of a prompt.
         """
         gpu, constants = self._machine
         step = step_ms(

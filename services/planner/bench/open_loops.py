@@ -33,12 +33,15 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSummary:
-    """The summary of the open loops of one arm.
+    """The summary of the open loops of one arm that have the same ``cache``.
+
+    ``ttft``, ``token`` and ``total`` are percentiles over the answered requests, in milliseconds. They are None if no
+    request was answered. ``token`` is also None if every answer came in one piece.
 
     Attributes:
         cache: ``warm`` if all prompts share a cached prefix, else ``cold``.
         rate: Arriving requests per second.
-        ttft: Time from the planned start of a request to its first token; None if no request was answered.
+        ttft: Time from the planned start of a request to its first token.
         token: Mean time between tokens of a request.
         total: Time from the planned start of a request to its last token.
         good: Share of all requests that met the SLO.

@@ -134,8 +134,8 @@ class BenchResult(msgspec.Struct, frozen=True):
         workload: The requests to send, which are the same in every run.
         arms: The compared variants of settings, by name. The baseline is called ``plain``.
         runs: The runs in chronological order.
-        catalogue: What the performance model must know about the engine, such as the names of the accelerator and the
-            model, and the precision. Empty if the accelerator or the target model is unknown.
+        catalogue: Facts about the engine for predictions, such as the names of the accelerator and the target model.
+            Empty if one of these two names is unknown.
     """
 
     version: int

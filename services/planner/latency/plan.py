@@ -102,8 +102,8 @@ class LatencyPlan:
         gamma: Number of tokens to draft per step; 0 if drafting saves no time.
         speedup: Tokens per second with drafting, divided by tokens per second without drafting.
         draft_cost: Time of a draft step divided by the time of a target step; None without a draft model.
-        budget_gamma: Largest ``gamma`` for which drafting is expected to save time; 0 if no ``gamma`` does. This field
-            assumes no overhead, and that a verify step takes as long as a plain step.
+        budget_gamma: Largest ``gamma`` that is expected to save time; 0 if there is none. The computation ignores
+            overhead, and assumes that a verify step takes as long as a plain step.
         choices: The best gamma for several acceptance probabilities and values of ``draft_cost``.
         bands: The best gamma by batch size.
         verify_cost: Time of a verify step divided by the time of a plain step; None if ``gamma`` is 0.

@@ -59,7 +59,7 @@ class PlanInput:
         batch: Number of sequences that decode together.
         utilisation: Share of time in which the engine prefills the prompts of other requests.
         ttft_ms: Deadline for the first token.
-        launch_ms: Extra time of each draft step.
+        launch_ms: Time that each draft step takes in addition to the draft model's own time.
     """
 
     gpu: Gpu

@@ -244,10 +244,9 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return a copy of ``demand`` with another number of users.
+    """Return a copy of ``demand`` with so many users that about ``streams`` answers run at once on average.
 
-    With this number, the average number of answers that run at once is ``streams``. ``seen`` gives the time that an
-    answer takes.
+    The time that an answer takes is computed from ``seen``.
     """
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
     return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))

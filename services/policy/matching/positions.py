@@ -1,6 +1,6 @@
 """Convert patterns to Glushkov automata.
 
-In a pattern, a position is a place that reads one character. The pattern ``a[bc]d`` has three positions.
+In a pattern, a position is a place that matches one character. The pattern ``a[bc]d`` has three positions.
 """
 
 from dataclasses import dataclass, field

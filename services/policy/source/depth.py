@@ -1,4 +1,7 @@
-"""Limit the nesting of brackets in Rego and JSON, because Rego's compile time doubles with every level."""
+"""Limit the nesting of brackets in the Rego and JSON of a policy.
+
+With every level of brackets, the compile time of Rego doubles.
+"""
 
 import re
 from typing import Final

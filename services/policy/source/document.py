@@ -23,10 +23,10 @@ Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
 
 
 class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An input rail.
+    """The settings of an input rail.
 
     Attributes:
-        name: The kind of rail. Verdicts use it as the rail's name.
+        name: Which rail this is, such as ``pii``. Verdicts use this name for the rail.
         on_broken: What happens to the request if the rail fails or times out; None means ``rails.on_broken``.
         deadline_ms: Maximum time for the rail, in milliseconds; None means ``rails.deadline_ms``.
         threshold: Minimum score at which a classifier's answer is a finding.

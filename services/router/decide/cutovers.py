@@ -161,7 +161,10 @@ def _failure_due_us(state: RequestState, failure: Failed) -> int:
 
 
 def stall_due_us(state: RequestState) -> int | None:
-    """Return when the next chunk of the answer is due; None if there is no such time."""
+    """Return the deadline of the answer's next chunk; None if there is no such deadline.
+
+    For example, there is none before the first chunk, or after the end of the answer.
+    """
     if state.lane is None or not state.screen.has_spoken or state.screen.finished is not None:
         return None
     if state.lane == "batch" and _retries_used_up(state):

@@ -1,4 +1,4 @@
-"""The budgets that limit the number and the cost of further attempts within a minute. No I/O, no clock.
+"""The budgets that limit the number and the cost of cloud attempts and retries within a minute. No I/O, no clock.
 
 The router computes from the log what was spent. So a restart does not reset the budgets.
 """
@@ -20,9 +20,9 @@ class _Second:
 
 
 class SpendTracker:
-    """Counts the requests and the further attempts of one partition. Times are microseconds since the epoch.
+    """Counts the requests of one partition, and its attempts of one kind: fallbacks (attempts in the cloud) or retries.
 
-    A tracker counts attempts of one kind: those in the cloud (fallbacks), or retries.
+    Times are microseconds since the epoch.
     """
 
     # In the code of this class, retries are called "fallbacks" too.
@@ -63,7 +63,7 @@ class SpendTracker:
             second.usd = max(0.0, second.usd + usd)
 
     def totals(self, now_us: int) -> tuple[int, int, float]:
-        """Return the number of requests, the number of further attempts, and the price of these attempts in US dollars.
+        """Return the number of requests, the number of fallbacks (or retries), and the price of these in US dollars.
 
         Only the last ``WINDOW_S`` seconds count. Attempts that are reserved (see ``reserve``) count, too.
         """
@@ -116,7 +116,7 @@ class FallbackBudget:
         """Return which fraction of the allowed attempts or of the allowed money is used up, whichever is larger.
 
         A fraction of 1 means that the budget is used up. If an attempt was refused within the last minute, return 1 or
-        more. If the limits allow no attempts, only the money counts.
+        more. But if the number of allowed attempts is 0, return the used fraction of the allowed money.
         """
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0

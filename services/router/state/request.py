@@ -56,7 +56,7 @@ class RequestState:
         republished: Attempts 2 and later whose ``Request`` is on the log.
         cancelled: The numbers of the attempts for which a ``Cancel`` was written.
         over_budget: Whether a spent budget prevents a cutover that the request needs.
-        bypass: Whether the request goes to the cloud at once, because the breaker refused it.
+        bypass: Whether the breaker sends the request straight to the cloud.
         probe: Whether the request is a probe of the breaker.
         health_recorded: Whether the request's outcome (served in time or not) was already counted, by this router's
             breaker or by the previous router's breaker.
@@ -223,8 +223,13 @@ class RequestState:
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
         """Return whether to write the decision ``key`` now. If so, also store the present time in ``pending``.
 
-        A decision that was written but not read back yet is written again when ``known_us``, the time up to which the
-        log was read, is at least ``RETRY_US`` after the writing.
+        A decision in ``pending`` was written and not read back from the log yet. Write it again only if ``known_us`` is
+        at least ``RETRY_US`` after that writing.
+
+        Args:
+            key: Names the decision.
+            known_us: The time up to which the log was read, in microseconds.
+            context: Has the present time.
         """
         written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:

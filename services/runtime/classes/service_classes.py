@@ -32,7 +32,7 @@ DEFAULT_NAMES: Final[Mapping[Lane, str]] = {"interactive": CHAT, "batch": BATCH}
 
 
 class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A limit for one latency.
+    """An upper limit for a latency of a request, such as the time to first token.
 
     Attributes:
         ms: The limit, in milliseconds.

@@ -1,4 +1,4 @@
-"""The checks of tier 2: the classifiers that a policy names. All of them check the same windows."""
+"""The checks of tier 2: the classifiers that a policy names."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

@@ -107,7 +107,7 @@ class RequestCheck:
     def read(self) -> list[RunOutput]:
         """Check at most ``SLICE_CHARS`` characters of the first run in ``unread``.
 
-        Return the events to write and the further checks to run.
+        Return the events to write, and the checks of tiers 1 and 2 to run.
         """
         run = self.unread.popleft()
         outputs = run.read()
@@ -123,7 +123,10 @@ class RequestCheck:
         return outputs
 
     def is_needed(self, output: RunOutput) -> bool:
-        """Return whether postponed work (a check to run, or an event to write) is still needed."""
+        """Return whether a postponed check must still be run, or a postponed event must still be written.
+
+        If an event must be written, count it as written from now on.
+        """
         if self.settled(output.attempt):
             return False
         return output.attempt in self._runs if isinstance(output, CheckRequest) else self.new(output)

@@ -12,8 +12,8 @@ done.
   finding, the chunks with these characters are not cleared yet.
 - The last clearance of a run requires that the text passed tier 2, too. With the delivery mode ``gated``, every
   clearance requires this.
-- If a check could not be done, the policy decides whether to recall its window. This also applies to a check that has
-  no answer when more than ``max_waiting_chars`` characters of text follow its window.
+- If the check of a window could not be done, the policy decides whether the text of the window is recalled. This also
+  applies if the check has no answer when more than ``max_waiting_chars`` characters of text follow the window.
 
 No I/O.
 """
@@ -130,10 +130,10 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None, *, closed: bool = False) -> _Outputs:
-        """Record that the run's last chunk is ``last_seq``, and check text as ``read`` does.
+        """Record that the run's last chunk is ``last_seq``. Then check text as ``read`` does.
 
-        If ``last_seq`` is None, the last chunk is the one before the first missing chunk. ``closed`` says that a
-        missing chunk will never be shown. A second call changes the last chunk only if ``closed`` is true.
+        If ``last_seq`` is None, the last chunk is the one before the first missing chunk. ``closed`` says that chunks
+        which are missing now are never shown. After the first call, only a call with ``closed`` changes the last chunk.
         """
         if self._last_seq is None or closed:
             self._last_seq = self.last_seq if last_seq is None else last_seq

@@ -100,10 +100,11 @@ class WindowTracker:
             self.passed += 1
 
     def is_whole_elsewhere(self, pending: PendingCheck, start: int, end: int) -> bool:
-        """Return whether this window may have only a part of a finding, and a neighbouring window has all of it.
+        """Return whether a neighbouring window has all of a finding that the window of ``pending`` may have cut off.
 
-        A finding from ``start`` to ``end`` may be incomplete if it reaches the start or the end of this window. The
-        window before or after has all of it, unless the finding is longer than the overlap of two windows.
+        ``start`` and ``end`` are the offsets of the finding in the run's text. The finding may be cut off if it reaches
+        the start or the end of the window. A neighbouring window has all of the finding if the finding fits into the
+        overlap of the two windows.
         """
         if start == pending.start > 0:
             return end <= pending.previous_end

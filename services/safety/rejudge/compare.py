@@ -49,10 +49,10 @@ class Comparison:
 
 
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
-    """Compare the recorded recalls of each run with its recalls under the other policy.
+    """Compare the recorded recalls of each run with the recalls that another policy makes in this run.
 
-    If a recorded recall is missing under the other policy, but the same rule makes a new recall in the same run, the
-    two recalls are one ``Difference`` with the ``change`` ``"moves"``.
+    Under the other policy, a rule may make a different recall instead of a recorded one. These two recalls become one
+    ``Difference``, whose ``change`` is ``"moves"``.
     """
     found = Comparison()
     for name, run in runs.items():
@@ -129,7 +129,9 @@ class RuleScore:
 
 @dataclass(slots=True)
 class Scores:
-    """The recalls under the other policy, compared with labels. A label is a finding that a person marked.
+    """The result of comparing labels with the recalls under the other policy, not with the recorded recalls.
+
+    A label is a piece of text that a person has marked as a finding.
 
     Attributes:
         rules: One score for each pair of a rule and a category with at least one recall.

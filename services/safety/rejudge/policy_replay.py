@@ -39,7 +39,8 @@ class JudgedRun:
 
     Attributes:
         recorded: Recalls on the log, by id.
-        judged: Recalls under the new policy, each with the number of code points that had arrived when it was made.
+        judged: Recalls under the new policy, each with the length of the run's text, in code points, at the time of
+            the recall.
     """
 
     recorded: dict[str, Recall] = field(default_factory=dict)

@@ -25,7 +25,9 @@ MAX_SHOWN: Final = 200
 
 
 async def rejudge(args: argparse.Namespace) -> int:
-    """Judge recorded answers again and print the result. Return 0 if no recall is different, otherwise 1.
+    """Judge recorded answers again and print the result.
+
+    Return 0 if the policy's recalls equal the recorded ones, and 1 if they differ.
 
     Raises:
         UserError: The policy, the archive or a file of labels cannot be used.
@@ -157,7 +159,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the command. Return 0 if the recalls equal the recorded ones, and 1 if they differ.
+    """Run the command. Return 0 if the policy's recalls equal the recorded ones, and 1 if they differ.
 
     Return 2 if the policy, the archive or a file of labels cannot be used.
     """

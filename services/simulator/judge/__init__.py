@@ -1,1 +1,1 @@
-"""Check a simulation. The module ``oracle`` checks during the simulation, and the module ``ending`` at its end."""
+"""Check a simulation. The module ``oracle`` checks it while it runs, and the module ``ending`` when it is over."""

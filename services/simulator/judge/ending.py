@@ -30,8 +30,8 @@ def check_live(ending: Ending) -> None:
     """Check the state of a request at the end of a simulation.
 
     * The request is closed, and its ``Account`` events have the outcome with which it was closed.
-    * The class ``Screen`` and the simpler function ``truth`` compute the same shown run, and the same event that closed
-      the request. They may differ if ``truth`` says that its result is not sure.
+    * The class ``Screen`` and the simpler function ``truth`` agree which run is shown, and which event closed the
+      request. This is not checked if the result of ``truth`` is not sure.
     * If text was sent to a client and the verdict is ``allow`` or ``mask``, the safety service checked or withdrew the
       whole answer.
     """

@@ -362,9 +362,9 @@ class Oracle:
     # Offsets
 
     def on_commit(self, group: str, position: int, number: int, now_us: int, margin_us: int) -> None:
-        """Check an offset that the rails service committed.
+        """Check ``position``, an offset that the rails service committed for partition ``number``.
 
-        Each request before the offset must have a verdict or have expired.
+        Each request before this offset must have a verdict or have expired, with a tolerance of ``margin_us``.
         """
         log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:

@@ -123,7 +123,7 @@ class SimulatedBroker:
             reader.wake()
 
     def append_stray(self, number: int) -> None:
-        """Append a verdict on a request that does not exist. The request's random id depends on ``number``."""
+        """Append a verdict with the id of a request that does not exist. ``number`` is part of the seed of the id."""
         request_id, now_us = self._new_id(f"stray/{number}"), self._simulation.now_us
         self.labels[request_id] = -3
         self._simulation.note("broker", "FAULT a verdict on an unknown request")
@@ -240,7 +240,10 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """The time up to which the reader has read the log, by the process's clock; 0 if unknown."""
+        """All records that were appended before this time have been read.
+
+        The time is by the process's clock, in microseconds; 0 if unknown.
+        """
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:

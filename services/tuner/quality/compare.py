@@ -42,8 +42,8 @@ class Quality(msgspec.Struct, frozen=True):
 
     Attributes:
         identical: Share of tasks whose answer the change did not alter.
-        baseline_identical: The same share for two runs without the change. It is below 1 if chance alone alters
-            answers.
+        baseline_identical: Share of tasks with the same answer in two runs without the change. It is below 1 if chance
+            alone alters answers.
         fewer_identical: ``baseline_identical`` minus ``identical``; above 0 if the change alters more answers than
             chance does.
         first_divergence: Median position of the first altered character; None if no answer is altered.
@@ -71,9 +71,9 @@ class Quality(msgspec.Struct, frozen=True):
         A change that is said to be lossless is accepted, unless ``fewer_identical`` shows that it alters more answers
         than chance does. In that case it is judged like a lossy change.
 
-        A lossy change is refused if it solves significantly fewer tasks. It is also refused if the upper bound of
-        ``perplexity_rise`` exceeds ``rules.max_loss``. If the perplexity is not known, the upper bound of ``loss`` is
-        used instead.
+        A lossy change is refused if the engine solves significantly fewer tasks with it. It is also refused if the
+        upper bound of ``perplexity_rise`` exceeds ``rules.max_loss``. If the perplexity is not known, the upper bound
+        of ``loss`` is used instead.
         """
         if not lossy and self.fewer_identical.low <= 0:
             return ""

@@ -61,9 +61,9 @@ class EngineProcess:
         return await self._ask({"type": "load", "loop": loop}, Load, longest)
 
     async def answers(self, questions: Sequence[str], *, output: int, texts: Sequence[str]) -> Answers:
-        """Answer ``questions`` at temperature 0, and compute how probable each of ``texts`` is for the engine.
+        """Return the engine's answers to ``questions``, and the probability that it gives to each of ``texts``.
 
-        ``output`` is the maximum number of tokens of an answer.
+        The answers are generated at temperature 0. ``output`` is the maximum number of tokens of an answer.
         """
         command = {"type": "answers", "questions": list(questions), "output": output}
         said = await self._ask(command, _Texts, REQUEST_TIMEOUT_S * len(questions))
@@ -93,7 +93,10 @@ class EngineProcess:
 
 @asynccontextmanager
 async def engine_process(env: Mapping[str, str]) -> AsyncIterator[EngineProcess]:
-    """Run an engine during the ``async with`` block. Environment variables with an empty value are not passed on."""
+    """Run an engine in a child process during the ``async with`` block.
+
+    The child gets this process's environment variables and ``env``. Variables with an empty value are left out.
+    """
     full = {name: value for name, value in {**os.environ, **env}.items() if value}
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(

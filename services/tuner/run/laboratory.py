@@ -1,4 +1,4 @@
-"""Start engines with and without a change, and compare their speed and their answers."""
+"""Start engines with and without a change of settings, and compare their speed and their answers."""
 
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -112,9 +112,10 @@ class Laboratory:
 
     @asynccontextmanager
     async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[EngineProcess]:
-        """Provide a warm engine with the settings ``env``. If ``keep`` is false, the engine ends after the block.
+        """Provide a warm engine with the settings ``env`` for an ``async with`` block.
 
-        Calls with and without ``twin`` provide separate processes, so two engines with equal settings can run at once.
+        If the attribute ``keep`` is false, the engine ends after the block. To run two engines with equal settings at
+        once, set ``twin`` for one of them. Otherwise, both calls may provide the same process.
         """
         if not self.keep:
             async with engine_process(env) as engine:

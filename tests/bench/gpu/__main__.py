@@ -149,7 +149,7 @@ def _load(args: argparse.Namespace) -> Load:
 
 
 def _told(command: list[str], kind: str, limit_s: float) -> list[dict[str, object]]:
-    """Run a command. Return the JSON object of each output line that begins with the word ``kind``.
+    """Run a command. Return the JSON object of each output line that begins with ``kind``, such as "ARM".
 
     If the command fails or takes longer than ``limit_s``, print the reason and return an empty list.
     """

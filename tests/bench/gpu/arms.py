@@ -14,7 +14,7 @@ class Load:
         batches: Batch sizes to measure, as numbers of concurrent answers.
         prompt: Number of tokens of each prompt.
         tokens: Number of tokens of each answer.
-        first: Lengths, in tokens, of further prompts. Each of them is sent alone, to measure its time to first token.
+        first: Prompt lengths, in tokens, at which the time to first token is measured, with one prompt at a time.
     """
 
     batches: tuple[int, ...] = (1, 8, 32)

@@ -243,7 +243,7 @@ def _event(model: str, number: int) -> dict[str, object]:
 
 
 def _around(model: str, number: int) -> tuple[bytes, bytes]:
-    """Return the bytes before and after the delta. They are the same in every event of an answer."""
+    """Return the bytes of an event before and after its delta. They are the same in every event of an answer."""
     event = _event(model, number) | {"choices": [{"index": 0, "delta": "?", "finish_reason": None}]}
     begin, end = (b"data: " + _json(event) + b"\n\n").rsplit(b'"?"', 1)
     return begin, end

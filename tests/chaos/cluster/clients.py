@@ -198,8 +198,9 @@ ENDS = {
 
 
 def _edits(ops, length):
-    """Return the ops without the replacements of text that is not on the screen yet.
+    """Return the ops, except each ``replace`` that begins at or after the end of the text on the screen.
 
+    The new text of such a ``replace`` is already in the field ``content`` of the chunk.
     ``length`` is the number of characters on the screen before the ops.
     """
     edits = []

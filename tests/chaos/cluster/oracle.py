@@ -48,7 +48,7 @@ class Told:
 
 
 class DoubleTake(NamedTuple):
-    """An attempt that two runs executed.
+    """An attempt that was executed twice.
 
     Attributes:
         second_ms: When the broker appended the second run's ``Started``, in milliseconds since the epoch.

@@ -83,11 +83,12 @@ def _rank(times, share):
 
 
 def blame(double_takes, faults):
-    """Count the attempts that were executed twice, by the cause of the second execution.
+    """For each cause, return how many times attempts were executed again.
 
     If the record that asks for the attempt was written to Kafka more than once, this is the cause. Otherwise, the cause
-    is the kind of a fault of workers or Kafka that was active when the second execution began, or that had ended at
-    most ``AFTER_S`` seconds before. Of several such faults, the one that began last counts.
+    is a fault of a worker or of Kafka. This fault was active when the repeated execution began, or it had ended at most
+    ``AFTER_S`` seconds before. If there are several such faults, the cause is the one that began last. If there is no
+    such fault, the cause is "no fault". Faults of the same kind are counted together.
     """
     found = Counter()
     for double in double_takes:

@@ -142,7 +142,7 @@ class ClusterTree:
         return made
 
     def live(self, service):
-        """Return the places of a service that are ready and not the target of a fault."""
+        """Return the places where a process of ``service`` is ready and not the target of a fault."""
         return [place for place in self.places if place.service == service and place.ready and not place.busy]
 
     def edges(self):

@@ -147,9 +147,9 @@ async def test_a_user_whom_no_list_names_sees_joins_and_writes_nothing(guarded):
 async def test_the_ledgers_page_without_the_right_to_its_topic_says_so(guarded, role, state):
     """The report for the page at ``/ledger`` says whether the ACLs let the edge read ``railbus.ledger``.
 
-    ``WindowReader.run`` keeps running even if they do not. An edge lacks the right if its ACLs were created for an
-    earlier version of Railbus. The test simulates such an edge with the Kafka user of the service ``rails``, which
-    lacks the right too.
+    ``WindowReader.run`` keeps running even without the right to read this topic. An edge lacks the right if its ACLs
+    were created for an earlier version of Railbus. The test simulates such an edge with the Kafka user of the service
+    ``rails``, which lacks the right too.
     """
     bus = BusSettings(
         bootstrap=guarded, security_protocol="SASL_PLAINTEXT", sasl_username=f"railbus-{role}",
@@ -205,9 +205,10 @@ async def readable(address, user):
 
 
 async def joins(address, user, group):
-    """Return whether a user may join a group. To join it, and to commit offsets for it, takes the same right.
+    """Return whether a user may join a group.
 
-    The offset is committed for ``railbus.dead``, because no service starts at the group's offset of that topic.
+    Kafka requires the same right for joining a group and for committing its offsets. The function commits an offset of
+    ``railbus.dead``, because no service uses a committed offset of that topic.
     """
     consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False, **as_user(user))
     try:

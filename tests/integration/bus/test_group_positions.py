@@ -67,9 +67,9 @@ async def test_rewinding_reads_the_recent_past_whatever_is_committed(
 async def test_rewinding_starts_at_its_place_while_a_broker_is_away(
     settings: BusSettings, producer: Producer, topic: Topic, group: str, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader starts ``rewind_ms`` before the newest record, even if the first fetch of this record fails.
+    """The reader starts ``rewind_ms`` milliseconds before the newest record, even if the first fetch fails.
 
-    If the reader counted back from the present time instead, it would skip all open requests after a long outage.
+    Here, all records are older than ``rewind_ms``, as after a long outage. The reader still reads them.
     """
     await fill_all(producer, topic, 1)
     await asyncio.sleep(1)

@@ -15,7 +15,6 @@ from tests.integration.bus.lab import RecordCollector, chunk, request_in, runnin
 async def test_who_stops_during_a_rebalance_commits_its_work(
     moment: str, settings: BusSettings, producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other member gets no record that the stopped member has already processed."""
     group = f"group-{random.getrandbits(64):x}"
     ids = [request_in(partition) for partition in range(4)]
     for request_id in ids:

@@ -239,7 +239,7 @@ async def test_what_a_handler_raises_ends_the_reader(settings: BusSettings, prod
 async def test_what_others_put_on_the_log(embedded_broker: Broker, settings: BusSettings, topic: Topic) -> None:
     """The reader returns malformed records unchanged, and reads compressed records like any others.
 
-    The reader skips records of unknown kinds or newer versions.
+    The reader skips records of a kind or version that it does not know.
     """
     good = closed(request_in(0))
     value, headers = encode(good)

@@ -102,7 +102,7 @@ def with_producer(lab, url, error=None):
 
 
 async def test_an_event_of_the_request_proves_as_much_as_the_acknowledgement(lab):
-    """The edge sends text that it reads on the log, even if the broker has not acknowledged the request yet."""
+    """The edge sends an answer from the log to the client, even if the broker has not acknowledged the request."""
     url = await lab.edge()
     service, _ = with_producer(lab, url)
     async with lab.open_stream(url) as client:

@@ -53,7 +53,7 @@ async def test_no_job_is_created_for_a_file_that_is_deleted_meanwhile(lab, tmp_p
 
 
 async def test_the_event_loop_does_not_wait_for_the_disk(lab, tmp_path, monkeypatch):
-    """Another thread writes an upload to disk. Otherwise a large upload would delay the tokens of all streams."""
+    """Uploads are written to disk in a separate thread, so that a large upload does not delay any answer."""
     syncing, fsync = [], os.fsync
 
     def noted(file):

@@ -1,6 +1,6 @@
-"""Test that an answer can be resumed even if a producer dated another record of its partition in the future.
+"""Test that an answer can be resumed even if a producer sent a record with a future timestamp to the same partition.
 
-The broker sets the timestamp of each record itself, so a search by time still finds the answer.
+The broker replaces the producer's timestamp by its own time. So a search by time still finds the answer.
 """
 
 from aiokafka import AIOKafkaProducer

@@ -1,4 +1,7 @@
-"""Test that an edge reads ``railbus.ledger`` only while somebody looks, and shows each API key only what it may see."""
+"""Test that an edge reads ``railbus.ledger`` only while clients ask for ledger data.
+
+Also test that a request with an API key gets only the data that this key may see.
+"""
 
 import asyncio
 import time
@@ -39,18 +42,16 @@ async def publish(lab):
 
 @cache
 def first_asked_s():
-    """Return the time of the first call, so that all tests of this module use the same time.
+    """Return the time at which this function was first called. All tests of this module use this time.
 
-    The time of the import would not do: it could be an hour earlier, and the edge does not show windows of that age.
+    The time of the import is not used, because the import may be an hour earlier, and the edge shows only windows of
+    the last hour.
     """
     return time.time()
 
 
 def windows(tenant, count, part=0):
-    """Return the ledger's windows for ``count`` requests of a tenant. ``part`` is the partition of their accounts.
-
-    The requests of all calls were closed at the same time.
-    """
+    """Return the ledger's windows for ``count`` requests of a tenant. ``part`` is the partition of their accounts."""
     now_s = first_asked_s()
     events = [event for number in range(count) for event in request_at(number, 5, now_s, tenant=tenant)]
     return windows_of(events, now_s, part)

@@ -1,4 +1,4 @@
-"""Tests of API keys, of the limits of requests, tokens and open streams, and of idempotency keys."""
+"""Tests of API keys, of idempotency keys, and of the limits on requests, tokens and open streams."""
 
 import asyncio
 

@@ -13,7 +13,7 @@ from tests.integration.edge.lab import ASK, PARTITIONS
 async def write_as_newer(lab, event, after=()):
     """Write an event to the stream log as a future version of Railbus would write it.
 
-    The events in ``after`` precede this event in the same record batch, in today's format. An edge gets the whole
+    The record batch first has the events in ``after``, in today's format, and then this event. An edge gets the whole
     batch at once.
     """
     value, headers = encode(event)
@@ -61,7 +61,7 @@ async def test_text_of_the_same_batch_is_not_sent(lab):
 async def test_it_cannot_be_read_again_there(lab, knows_it):
     """An edge that cannot read the recall of an answer does not show the answer to later readers.
 
-    This holds for the edge that streamed the answer, and for another edge that reads it from the log.
+    This holds for the edge that streamed the answer, and for another edge that reads the answer from the log.
     """
     url = await lab.edge()
     async with lab.open_stream(url):

@@ -1,4 +1,4 @@
-"""Test that an edge with a TLS certificate speaks only HTTPS, and who may read the metrics and the list of models."""
+"""Test that an edge with a TLS certificate speaks only HTTPS. Test who may read metrics and the list of models."""
 
 import asyncio
 import hashlib

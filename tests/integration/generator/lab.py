@@ -48,7 +48,10 @@ class GeneratorLab(Lab):
         await self.send(event)
 
     def events(self, request_id, *kinds):
-        """Return the events of a request that were read from the stream log so far, of these kinds or of all kinds."""
+        """Return the events of a request that were read from the stream log so far.
+
+        If ``kinds`` are given, return only events of these kinds.
+        """
         events = (record.event for record in self.records if record.event.request_id == request_id)
         return [event for event in events if not kinds or isinstance(event, kinds)]
 
@@ -65,7 +68,7 @@ class GeneratorLab(Lab):
         return self.events(request_id, Finished, Failed)[0]
 
     async def begun_for_good(self, *request_ids):
-        """Wait until the generators' consumer group has committed these requests. No generator reads them again."""
+        """Wait until the generators' consumer group has committed these requests, so no generator reads them again."""
 
         def records():
             wanted = (record for record in self.log if record.topic == REQUESTS.name)

@@ -53,7 +53,7 @@ class Lab:
         return totals_of_windows(books.all_windows())
 
     async def published(self):
-        """Return the sums over ``railbus.ledger``, with only the newest version of each window."""
+        """Return the sums of the windows on ``railbus.ledger``. Only the newest version of each window counts."""
         return totals_of_windows(newest(await self.windows()))
 
     async def windows(self):

@@ -1,4 +1,4 @@
-"""Test that a ledger comes to the same sums although it is killed, loses its folder, or gets events twice or late."""
+"""Test that a ledger's sums are right even if it is killed, loses its folder, or gets events twice or late."""
 
 import asyncio
 import os
@@ -56,8 +56,8 @@ async def test_the_ledger_answers_publishes_and_stops(lab):
 async def test_a_topic_that_the_broker_cannot_make_is_one_line(lab):
     """If the broker cannot create a topic, the ledger ends with one line that says so, without a traceback.
 
-    The test creates a folder with the name of the file to which the broker writes its list of topics. So the broker
-    cannot write the list, as on a full disk.
+    To write its list of topics, the broker creates a file ``topics.json.new``. In this test, the broker cannot create
+    the file, because a folder already has this name.
     """
     (lab.folder / "log" / "topics.json.new").mkdir()
     with pytest.raises(AssertionError, match="ledger ended"):

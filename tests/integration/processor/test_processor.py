@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 class Recorder(Core):
-    """A core that lists the processor's calls in ``told``, and returns the effects ``answer`` for every record."""
+    """A core that lists the processor's calls in ``told``. For every record, ``read`` returns ``answer``."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []

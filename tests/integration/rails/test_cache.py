@@ -67,7 +67,10 @@ def test_the_key_tells_apart_what_rails_may_tell_apart_and_holds_no_text():
 
 @pytest.mark.usefixtures("patient")
 async def test_what_an_older_version_of_the_rails_kept_is_not_found(cache, redis_server, monkeypatch):
-    """A cached answer of an older version is not used, because that version may have read only a part of the prompt."""
+    """A result that an older version of the rails cached is not used.
+
+    The older version may have read only a part of the prompt.
+    """
     asked = request("a xylophone", "b")
     words = msgspec.json.encode((asked.model, [(message.role, message.content) for message in asked.messages]))
     first = f"railbus:rails:{policy().version}:{asked.tenant}:{hashlib.sha256(words).hexdigest()}"

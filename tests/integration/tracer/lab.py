@@ -40,8 +40,9 @@ class TracerLab(Lab):
     async def play(self, chunks=4, *, traceparent=None, receipt=True):
         """Write the events of one request, one at a time, and return the request's id.
 
-        After the account, the tracer waits for the receipt for ``LINGER_US`` at most. If the receipt was appended later
-        than that, because the machine is busy, write the events of another request and return its id.
+        The tracer waits for the ``Detached`` only until ``LINGER_US`` microseconds after the ``Account``. If the
+        ``Detached`` comes too late, as on a busy machine, start again with a new request, and return the id of the new
+        request.
         """
         made = RequestEvents(deadlines=PATIENT)
         trace = traceparent or traceparent_for(made.id, secrets.randbits(64))

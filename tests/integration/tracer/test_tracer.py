@@ -1,4 +1,4 @@
-"""Tests of the tracer with a real broker, an OTLP receiver of the test, and the real OpenTelemetry Collector."""
+"""Test the tracer with a real broker, a simulated OTLP receiver, and the real OpenTelemetry Collector."""
 
 import asyncio
 import re

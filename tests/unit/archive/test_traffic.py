@@ -1,4 +1,4 @@
-"""Tests of ``Traffic``, which reads from an archive all events that can be read, or those of some kinds, in order."""
+"""Tests of ``Traffic``, which reads the events of an archive in order."""
 
 from datetime import UTC, datetime
 
@@ -18,7 +18,8 @@ from tests.unit.safety.world import RunWriter, request_id
 def odd(records):
     """Change some records to look as if other programs had written them. Some of them cannot be read any more.
 
-    A changed record has reordered, additional, unknown or no headers, or another value.
+    A changed record has its headers in reverse order, an additional header, an unknown kind, no headers, or the value
+    ``{}``.
     """
     found = []
     for number, record in enumerate(records):
@@ -60,9 +61,9 @@ async def test_the_end_of_the_range_may_be_the_last_day_of_all(tmp_path):
 
 
 async def test_a_request_of_an_edge_whose_clock_is_ahead_is_read_whole(tmp_path):
-    """All events of a request are read, although the broker appended the first two on the day before the range.
+    """All events of a request are read, although the broker appended the first two events before ``from_ms``.
 
-    The time in the request's id is in the range, because the edge's clock is ahead of the broker's clock.
+    The time in the request's id is later than ``from_ms``, because the edge's clock is ahead of the broker's clock.
     """
     at_ms = time_ms(request_id())
     records = stored(RunWriter().whole(["ab", "cd"]), STREAMS.name, begin_ms=DAY_MS * (at_ms // DAY_MS) - 2)

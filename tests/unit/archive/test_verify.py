@@ -70,7 +70,8 @@ def test_a_column_name_that_is_no_text_is_named(damaged):
 def test_a_file_in_the_folder_of_another_day_is_named(tmp_path):
     """``verify`` reports a data file that is in the folder of one day, but has records of another day.
 
-    A search that starts at a given day skips the folders of earlier days. So it would miss newer records in them.
+    A search that starts at a given day skips the folders of earlier days. It cannot find a record of a later day in
+    such a folder.
     """
     log = [StoredRecord(STREAMS.name, 0, n, BEGIN_MS + n, b"key", b"value", ()) for n in range(4)]
     archive = make_archive(tmp_path / "archive", log, per_file=2)

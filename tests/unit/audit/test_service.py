@@ -1,4 +1,4 @@
-"""Test that an archiver does not stay ready if it cannot write, and drops buffered records if the broker loses them."""
+"""Test that an archiver becomes unready if it cannot write, and archives no records that the broker has lost."""
 
 import asyncio
 import errno

@@ -12,8 +12,8 @@ ABOUT = {"request_id": "r", "tenant": "t", "at": 0, "source": "test"}
 def ended(outcome, cause, retryable=None):
     """Return a line whose only request was closed with ``outcome`` and ``cause``.
 
-    If ``retryable`` is not None, the engine reported an error before. ``retryable`` says whether that error is
-    temporary.
+    If ``retryable`` is not None, the engine reported an error before the request was closed. ``retryable`` says whether
+    that error is temporary.
     """
     attempt = LineAttempt(Screen("r"), 0, 0, 0)
     if retryable is not None:

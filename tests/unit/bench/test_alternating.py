@@ -9,9 +9,9 @@ from tests.bench.alternating import median_interval
 
 @pytest.mark.parametrize(("count", "rank"), [(6, 1), (8, 1), (12, 3), (24, 7), (36, 12)])
 def test_the_interval_is_that_of_the_sign_test(count, rank):
-    """The ends of the interval are the values with rank ``rank`` from below and from above.
+    """The interval reaches from the ``rank``-th smallest to the ``rank``-th largest value.
 
-    The ranks come from tables of the sign test for 95 %.
+    The ranks for 95 % confidence come from tables of the sign test.
     """
     values = random.Random(1).sample(range(count), count)
     assert median_interval([float(value) for value in values]) == (rank - 1, count - rank)

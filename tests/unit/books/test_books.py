@@ -150,7 +150,7 @@ def test_partitions_add_up(events, count):
 def test_a_crash_at_any_change_and_reading_again_change_nothing(steps, crashes):
     """If a crash loses the last changes of the ledger's state, the final sums are the same as without the crash.
 
-    After the crash, the events are read again, beginning with the first event that lost a change.
+    After the crash, the events are read again, beginning with the earliest event of which a change was lost.
     """
     steps = sorted(((closed_ms(event) + wait, event) for wait, event in steps), key=lambda step: step[0])
     clean = PartitionBooks(0, SHORT)
@@ -190,7 +190,7 @@ def test_a_crash_at_any_change_and_reading_again_change_nothing(steps, crashes):
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12)), max_size=5),
 )
 def test_a_crash_within_a_batch_of_changes_and_rereading_change_nothing(steps, sizes, crashes):
-    """If a crash loses the last changes of a batch, and the batch's events are read again, the sums stay the same."""
+    """The ledger computes the right sums even if it crashes, loses its last changes, and reads some events again."""
     steps = sorted(((closed_ms(event) + wait, event) for wait, event in steps), key=lambda step: step[0])
     clean = PartitionBooks(0, SHORT)
     for wait, event in steps:

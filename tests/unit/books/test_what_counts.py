@@ -1,4 +1,4 @@
-"""Test until when the ledger counts a late event, and what each event adds to the sums."""
+"""Test how late an event may come and still be counted by the ledger, and what each event adds to the sums."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,7 @@
-"""Test that the shares of partitions are fair, the same whichever member computes them, and as stable as possible."""
+"""Test that members get even shares of the partitions, and that no partition moves without need.
+
+The order of members and partitions makes no difference.
+"""
 
 from typing import Any
 

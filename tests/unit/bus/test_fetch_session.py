@@ -1,4 +1,4 @@
-"""Tests of a client's fetch session: a request names only partitions that have changed since the previous one."""
+"""Tests of a client's fetch session. In a session, a request names only the partitions whose offset has changed."""
 
 from services.bus.read.fetch_session import ClientFetchSession
 from services.bus.read.fetch_wire import PartitionData

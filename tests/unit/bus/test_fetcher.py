@@ -47,7 +47,10 @@ class Connection:
 
 
 class Brokers:
-    """A simulated ``Cluster`` whose leaders a test can change. ``asked`` has the partitions fetched from each node."""
+    """A simulated ``Cluster`` whose leaders a test can change.
+
+    For each node, ``asked`` has the partitions that were fetched from that node.
+    """
 
     def __init__(self, leaders: dict[Partition, int | None]) -> None:
         self.leaders = leaders

@@ -2,8 +2,8 @@
 
 If the reader keeps a partition, its offset stays. If the reader loses a partition, its offset is forgotten.
 
-A waiter waits until some partitions have reached given offsets. Then ``start_at``, ``read`` or ``lower_goals`` returns
-the waiter. If one of these partitions is lost earlier, ``assign`` returns the waiter.
+A waiter has a goal: the offsets up to which some partitions must be read. ``start_at``, ``read`` and ``lower_goals``
+return the waiters whose goal is reached. ``assign`` returns the waiters that wait for a lost partition.
 """
 
 from hypothesis import given
@@ -97,9 +97,9 @@ def test_lag_counts_what_is_known_to_be_unread() -> None:
 
 
 def test_an_end_that_was_reached_tells_when_unread_records_were_appended() -> None:
-    """A reader that has reached an end offset has read all records appended before it asked for this offset.
+    """A reader at the end offset has read every record that is older than its request for this offset.
 
-    ``read_up_to_us`` returns the time at which the reader asked, in microseconds by the reader's clock.
+    ``read_up_to_us`` returns the time of this request, in microseconds by the reader's clock.
     """
     holding: HeldPartitions[int] = HeldPartitions()
     holding.assign(frozenset(ALL[:2]))

@@ -1,4 +1,4 @@
-"""Test how a group member handles errors, when it may commit, and when it is sure to own its partitions."""
+"""Test how a group member handles errors, when it may commit, and when no other member can have its partitions."""
 
 import asyncio
 import time
@@ -176,8 +176,8 @@ async def test_a_removed_member_commits_nothing_before_it_has_its_new_assignment
 async def test_a_removed_member_is_in_session_again_with_its_new_assignment(joining: Joining) -> None:
     """A member that was removed from the group is not in session until it takes over its new assignment.
 
-    While a member is in session, certainly no other member has its partitions. A removed member must not start work
-    that it read under its old assignment, because other members may have taken this work over.
+    While a member is in session, no other member can have its partitions. A removed member must not start work that it
+    read under its old assignment, because other members may have taken this work over.
     """
     member: Any = object.__new__(GroupMembership)
     member._coordinator, member._session_s = joining.coordinator, 1.0

@@ -15,8 +15,6 @@ def letter(number: int, size: int = 10) -> OutgoingRecord:
 
 
 class OutboxMachine(RuleBasedStateMachine):
-    """A Hypothesis state machine that queues, sends and acknowledges records, and loses sessions, in any order."""
-
     def __init__(self) -> None:
         super().__init__()
         self.outbox = Outbox()

@@ -1,4 +1,7 @@
-"""Test how topics are set to ``LogAppendTime``, also if the broker refuses, is too old, or fails temporarily."""
+"""Test how topics are set to ``LogAppendTime``.
+
+The tests include a broker that refuses, one that is too old, and one that fails temporarily.
+"""
 
 from collections.abc import Sequence
 from types import SimpleNamespace

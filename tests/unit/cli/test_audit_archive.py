@@ -1,4 +1,4 @@
-"""Tests of `railbus audit` on an archive: its output, and its messages about mistakes."""
+"""Tests of `railbus audit` on an archive: its output, and its error messages."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Test that ``railbus policy`` reports each fault with file and line, and exits with code 1 if there is one."""
+"""Test that ``railbus policy`` reports each fault with file and line, and then exits with code 1."""
 
 from services.cli.__main__ import main
 from services.policy import load

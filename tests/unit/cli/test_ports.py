@@ -1,4 +1,4 @@
-"""Test that no outgoing connection or other tree can take a port that ``railbus up`` has chosen for a service."""
+"""Test that other trees and outgoing connections cannot take a port that ``railbus up`` has chosen for a service."""
 
 import os
 import socket

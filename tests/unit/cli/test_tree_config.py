@@ -235,8 +235,8 @@ def test_the_broker_and_the_edges_never_share_a_port(tmp_path, monkeypatch, dist
 def first_of_free_ports(count):
     """Return the first of ``count`` consecutive free ports.
 
-    The ports are below Linux's range for outgoing connections, so no connection of another program takes them
-    meanwhile.
+    The ports are below Linux's range for outgoing connections. So no other program's outgoing connection takes a port
+    before the test uses it.
     """
     return next(
         port

@@ -1,4 +1,4 @@
-"""Test that batch requests get streams of the edge in order of arrival, and never more than their share."""
+"""Test that batch requests wait in order of arrival, and never use more than their share of an edge's streams."""
 
 import asyncio
 

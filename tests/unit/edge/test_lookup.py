@@ -18,7 +18,7 @@ ENDLESS = 10**12
 
 
 class SlowTail:
-    """A stand-in for the ``TailReader`` of an endless log. It delivers no records."""
+    """A stand-in for a ``TailReader``. It never delivers a record."""
 
     async def run(self):
         await asyncio.Event().wait()

@@ -1,6 +1,6 @@
-"""Test the index that has, for each recent request, the range of offsets of its events.
+"""Test the index of recent requests and the offsets of their events.
 
-If the index knows the range, the range contains every event of the request.
+For a request, the index returns None or a range of offsets that contains every event of the request.
 """
 
 from hypothesis import given
@@ -81,7 +81,7 @@ ACTIONS = st.one_of(
 def test_a_span_holds_every_event_that_was_delivered(actions, size):
     """If the index knows the span of a request, the span covers all events of the request.
 
-    This is true even if some of the events arrived before the index had the earlier ones.
+    This is true even if the index learns about new events before it learns about older events.
     """
     index, log, reading = RequestIndex(size), [], {}
     for what, key in actions:

@@ -41,7 +41,10 @@ def uncut(history, kind):
 
 
 def resumed(history, kind, after, split):
-    """Return the bytes that a client gets if it resumes after the op ``after`` when ``split`` events are on the log."""
+    """Return the bytes that a client gets if it resumes after the op with the id ``after``.
+
+    ``split`` is the number of events that are already on the log when the client resumes.
+    """
     session = DeliverySession(history[0].event.request_id, PARTITION, AS_STARTED)
     writer = writers(session)[kind]
     data = [piece for _, piece in writer.catch_up(session.resume(history[:split], after))]

@@ -16,7 +16,6 @@ KEYS = [b"a", b"b", b"c"]
 
 
 def record(offset, place=HERE, shift=0):
-    """Return the record at ``offset``. The records have the ``KEYS`` in turn, beginning with ``KEYS[shift]``."""
     return UnreadableRecord(
         place.topic.name,
         place.partition,
@@ -61,7 +60,8 @@ class Disk:
     def run(self, slice_records=7):
         """Run one turn after the other until all scans are complete.
 
-        A turn reads ``slice_records`` records at a time. It ends early if scans that are not part of it are waiting.
+        A turn reads ``slice_records`` records at a time. After each such step, the turn ends if a scan is waiting for
+        another turn.
         """
         while turn := self.begin():
             while turn in self.turns:

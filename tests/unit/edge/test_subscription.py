@@ -1,4 +1,4 @@
-"""Test the delivery of one request's answer to one client, and the hub that passes events to all streams."""
+"""Test the delivery of one answer to one client, and the hub that passes each event to its request's streams."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ OTHER = uuid7(1_763_700_000_000, 8)
 
 
 class Wire(asyncio.WriteTransport):
-    """A simulated connection. Its client reads nothing until the test sets ``unread`` to 0."""
+    """A simulated connection. ``unread`` is the number of bytes that the client must still read. Tests set it to 0."""
 
     def __init__(self):
         super().__init__()

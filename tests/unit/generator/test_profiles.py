@@ -1,4 +1,7 @@
-"""Test that the files in `infra/profiles` set valid values, and that their comments state the predicted times."""
+"""Test that the files in `infra/profiles` set valid values, and that their comments state the predicted times.
+
+The formulas of `services/physics` predict these times.
+"""
 
 import re
 from pathlib import Path
@@ -85,7 +88,7 @@ class ProfileEstimate:
         return step + communication_ms(model, self.one, self.layout, 1)
 
     def deadline_ms(self, tokens):
-        """Return the router's default deadline for the first token of a prompt of ``tokens`` tokens, in ms."""
+        """Return the router's default deadline, in ms, for the first token after a prompt of ``tokens`` tokens."""
         config = load_settings(RouterSettings, self.env).config()
         return config.ttft_us(config.narrow(Deadlines()), tokens * CHARS_PER_TOKEN) / 1e3
 
@@ -135,7 +138,7 @@ def test_weights_and_the_answers_of_a_full_batch_fit(machine):
 def test_the_first_token_of_usual_prompts_keeps_its_deadline_under_load(machine):
     """At 60 % load, 99 % of prompts of 512 tokens get their first token within the deadline.
 
-    On an idle engine, prompts of 2,048 tokens do, too.
+    On an idle engine, a prompt of 2,048 tokens gets its first token within the deadline.
     """
     assert highest_utilisation(machine.deadline_ms(512) - AROUND_MS, machine.prefill_ms(512)) >= 0.6
     assert machine.prefill_ms(2_048) <= machine.deadline_ms(2_048) - AROUND_MS

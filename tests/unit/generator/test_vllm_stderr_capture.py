@@ -1,4 +1,4 @@
-"""Test that the stderr of vLLM's processes is captured while the engine starts, except for Railbus's own log lines."""
+"""Test that the stderr of vLLM's processes is captured at the start of the engine, and Railbus's log lines are not."""
 
 import subprocess
 import sys

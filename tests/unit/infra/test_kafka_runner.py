@@ -22,7 +22,7 @@ FAKE_JARS = (
 def checkout(tmp_path: Path) -> Path:
     """Return a folder with a copy of `infra/kafka` and an empty folder `bin`.
 
-    The copy of ``run.py`` keeps its cache in the returned folder. Its ``PATH`` names only `bin`.
+    The copy of ``run.py`` downloads into the returned folder. ``_run`` starts it with only `bin` on the ``PATH``.
     """
     copied = tmp_path / "infra" / "kafka"
     copied.mkdir(parents=True)

@@ -67,7 +67,7 @@ def test_every_metric_of_a_rule_exists(rule: dict[str, Any]) -> None:
 def test_no_label_of_a_metric_is_one_that_prometheus_gives_to_each_process() -> None:
     """Metrics do not use the labels that Prometheus adds to all series of a process, such as ``instance``.
 
-    Prometheus would rename the metric's label to ``exported_...``, and rules would read the label of the process.
+    If a metric had such a label, Prometheus would rename this label to ``exported_...``.
     """
     of_a_process = {"job", "instance", "service", "process"}
 

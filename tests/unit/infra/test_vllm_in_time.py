@@ -16,7 +16,7 @@ SCRIPT = ROOT / "infra" / "vllm-in-time.sh"
 def run(tmp_path):
     """Return a function that runs the script with a fake ``make``.
 
-    The fake ``make`` records its target, and then runs the shell code ``does``, the function's first argument. The
+    The function's first argument is shell code. The fake ``make`` records its target, and then runs this code. The
     function returns the completed process and the recorded targets.
     """
 

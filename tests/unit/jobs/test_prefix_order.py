@@ -42,7 +42,10 @@ def cached_share(prompts, *, capacity: int, at_once: int) -> float:
 
 
 def possible_share(prompts) -> float:
-    """Return the share of cached blocks with an unlimited cache, if prompts are computed one at a time."""
+    """Return the ``cached_share`` of the prompts with an unlimited cache and one prompt at a time.
+
+    No other cache size, group size or order of the prompts gives a higher share.
+    """
     return cached_share(prompts, capacity=10**9, at_once=1)
 
 

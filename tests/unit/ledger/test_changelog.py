@@ -25,7 +25,7 @@ def read(partition, offset):
 
 
 class Log:
-    """A simulated log. ``pending`` has a future for each change. A test sets its result to acknowledge the change."""
+    """A simulated log. ``pending`` has a future for each change. To acknowledge a change, set its future's result."""
 
     def __init__(self):
         self.sent = []

@@ -1,4 +1,4 @@
-"""Test that the predictions agree with every published measurement. Each measurement is one row and one test."""
+"""Test that the predictions agree with every published measurement."""
 
 import pytest
 
@@ -34,11 +34,7 @@ def test_every_row_is_there():
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}-{row.gpu.name}")
 def test_no_row_beats_the_floor(row):
-    """No measured time is below the theoretical minimum.
-
-    For FP8 rows, the minimum assumes a KV cache of 1 byte per value. If it assumed 2 bytes, the minimum would be higher,
-    and some measured times would be below it.
-    """
+    """No measured time is below the theoretical minimum."""
     where = (row.model, row.gpu, row.precision)
     assert row.tpot_ms > decode_ms(*where, batch=row.batch, context=row.prompt, kv=row.kv, efficiency=FLOOR)
     if row.source == "T":

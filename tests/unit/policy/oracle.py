@@ -9,7 +9,7 @@ from services.policy.matching.validators import valid
 
 
 class Plain:
-    """A pattern rule for ``matches``. ``test_matching.py`` makes the policy's ``Rule`` from it."""
+    """A pattern rule in the form that the function ``matches`` takes."""
 
     def __init__(self, name, regex, guard="none", validator=None, ignore_case=False):
         self.name, self.regex, self.guard = name, regex, guard

@@ -134,7 +134,7 @@ def test_every_request_is_begun_once_and_the_room_is_kept(steps):
 
 
 def test_a_raw_request_gets_no_longer_deadline_than_the_policy_allows():
-    """If an application writes a request to the topic, the request's deadline is at most the policy's longest."""
+    """The policy's maximum deadline also applies to a request that an application writes directly to the topic."""
     classes = ServiceClasses(bounds=DeadlineBounds(total_ms=(1, 1_000)))
     asked = structs.replace(request(), deadlines=Deadlines(total_ms=86_400_000), at=1)
     raw = Received(REQUESTS.name, 0, 0, 0, asked, None)

@@ -172,9 +172,9 @@ def test_late_first_tokens_open_it_as_well() -> None:
 
 
 def test_late_first_token_that_is_read_before_the_clock_counts_as_late() -> None:
-    """A first token that is late counts as late, even if the router reads it before it checks the time.
+    """A first token that comes after its deadline counts as late in the circuit breaker, although no cutover follows.
 
-    After a pause, a router reads the log to its end before it looks at the clock.
+    Here, the router reads the token before it checks the deadline, as it may after a pause.
     """
     world = World(RouterConfig(fallback="vertex", breaker_trip=1)).put(request(), started())
     world.now_us += 300_000

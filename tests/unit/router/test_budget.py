@@ -1,4 +1,4 @@
-"""Test the budget for fallbacks, on its own and in routers that read the log again."""
+"""Test the router's budgets for fallbacks and for retries."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Test that deadlines count from when a request was appended, whatever another host's clock says."""
+"""Test that the clock of an edge does not affect deadlines, and the clock of a router does not affect the ledger."""
 
 from dataclasses import replace
 
@@ -91,7 +91,7 @@ def test_a_worker_claims_no_more_than_a_request_may() -> None:
 
 
 def test_a_cutover_that_is_read_before_its_request_keeps_its_time() -> None:
-    """A router that reads a cutover before the cutover's request does not write another cutover too early.
+    """The first-token deadline of attempt 2 counts from its cutover, even if the cutover is read before the request.
 
     Routers read the topics in parallel, so a new router may read the two events in this order.
     """

@@ -1,7 +1,4 @@
-"""Test every way in which a request can end.
-
-Each time, the request is closed exactly once, its runs are cancelled, and its account is written.
-"""
+"""Test when the router closes a request, with which outcome, and what the request's account says."""
 
 import pytest
 
@@ -253,9 +250,9 @@ def test_a_start_long_after_the_end_is_no_new_request() -> None:
 
 
 def test_a_closed_request_that_is_written_again_is_remembered_longer() -> None:
-    """After a closed request is written again, a late ``Started`` does not open it again.
+    """If an edge writes a closed request again, a late ``Started`` still does not open this request.
 
-    An edge that was cut off from the broker writes its requests again.
+    After an edge was cut off from the broker, it may write unacknowledged requests again.
     """
     other = next(rid for n in range(1, 40) if partition_for(rid := request_id(n), PARTITIONS) == HERE)
     world = World(RouterConfig(total_max_ms=1_000)).put(request(), failed(retryable=False))
@@ -310,10 +307,10 @@ def test_unreadable_closed_request_is_accounted_for_and_cancels_nothing() -> Non
 
 @pytest.mark.parametrize("verdict_first", [False, True])
 def test_gated_delivery_that_nobody_clears_ends_at_once(verdict_first: bool) -> None:
-    """A request ends at once if the verdict makes delivery gated and no safety service checks the answer.
+    """The router closes a request at once if its verdict makes delivery gated and no safety service checks answers.
 
-    If the request already asks for gated delivery, the worker refuses it. But a worker does not read verdicts. So if
-    only the verdict makes delivery gated, the router closes the request.
+    Without a safety service, workers refuse requests that ask for gated delivery. But workers do not read verdicts, so
+    the router must close a request if only its verdict makes delivery gated.
     """
     judged = verdict(delivery=Delivery(mode="gated"))
     events = [judged, started()] if verdict_first else [started(), judged]
@@ -418,9 +415,10 @@ def test_router_that_lags_cannot_end_what_another_attempt_answers() -> None:
 
 @pytest.mark.parametrize(("at_ms", "outcome"), [(800, "failed"), (1_000, "expired"), (1_003, "expired")])
 def test_worker_out_of_request_time_does_not_outrun_the_deadline(at_ms: int, outcome: str) -> None:
-    """If a worker reports a timeout before the total deadline, the request is closed as failed, otherwise as expired.
+    """If a worker reports a timeout before the total deadline, the request is closed as failed.
 
-    In both cases, the router reads the report before its own timer for the deadline fires.
+    If the report comes at the deadline or later, the request is closed as expired, even if the router's timer for the
+    deadline has not fired yet.
     """
     world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started())
     event = failed(at_ms=at_ms, error_class="timeout", retryable=False)

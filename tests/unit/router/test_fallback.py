@@ -1,4 +1,4 @@
-"""Test when a request gets another attempt, where the attempt runs, and what prevents it."""
+"""Test which requests get another attempt, which requests get none, and where the other attempt runs."""
 
 from dataclasses import replace
 
@@ -86,7 +86,7 @@ def test_race_goes_on_when_one_of_the_two_fails() -> None:
 
 
 def test_void_cutover_brings_about_nothing() -> None:
-    """A cutover is void, and has no effect, if it comes after a chunk that the router had not read."""
+    """A cutover is void, and has no effect, if the router had not read a chunk that precedes the cutover on the log."""
     world = World(CLOUD).put(request(), started())
     world.now_us = T0 + 200 * MS
     late = [write for router in world.routers for write in tick(router, world.now_us)]

@@ -1,7 +1,8 @@
 """Test routers with random interleavings of events.
 
-At most two routers run. Each reads every topic at its own pace, so its decisions may be based on old information. Its
-events reach the log with a delay. If it is killed before, they are lost. Workers write false, repeated and late events.
+At most two routers run. Each reads every topic at its own pace, so its decisions may be based on old information. The
+events that a router writes reach the log with a delay. If a router is killed, its events that are not yet on the log
+are lost. Workers write false, repeated and late events.
 """
 
 from collections import defaultdict
@@ -96,7 +97,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
         self.append(REQUESTS, event)
 
     def may_be_forgotten(self, rid: str) -> bool:
-        """Return whether routers may have forgotten the closed request ``rid``. If so, ``app_asks`` does nothing."""
+        """Return whether request ``rid`` was closed so long ago that a router may have forgotten it."""
         accounts = zip(self.logs[ACCOUNTS.name], self.appended_us[ACCOUNTS.name], strict=True)
         ends_us = [at_us for event, at_us in accounts if isinstance(event, Account) and event.request_id == rid]
         return bool(ends_us) and self.now_us >= ends_us[0] + self.policy.window_us
@@ -208,9 +209,9 @@ class Routers(SharedLog, RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(number=numbers, wait_ms=st.sampled_from([100, 200, 400, 1_500, 2_000]), word=st.sampled_from(WORDS))
     def decision_is_overtaken(self, number: int, wait_ms: int, word: str) -> None:
-        """Let all routers decide after ``wait_ms``, but append other events to the log before the routers' decisions.
+        """Wait ``wait_ms``, and let all routers decide. Append events of request ``number``, and then the decisions.
 
-        ``word`` says which events are appended. They belong to request ``number``.
+        ``word`` says which events are appended.
         """
         while self.settle():
             pass

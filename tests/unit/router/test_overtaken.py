@@ -94,7 +94,7 @@ def test_overtaken_closed_is_void_and_the_router_decides_again_at_once(
 
 
 def overtaken(policy: RouterConfig, at_ms: int, before: list[AnyEvent], cause: str) -> tuple[World, list[Write]]:
-    """Return a world whose router has decided to close a request, and the ``Closed``, which is not on the log yet.
+    """Let a router decide to close a request. Return its world, and the ``Closed``, which is not on the log yet.
 
     Args:
         policy: The configuration of the router.

@@ -29,7 +29,10 @@ from tests.unit.stream.histories import REQUEST_ID, grow
 
 
 def logged(world: World) -> list[LogEvent]:
-    """Return the log's events. The append time of an event is the highest ``at`` so far, in milliseconds."""
+    """Return the log's events with simulated append times, in milliseconds.
+
+    The append time of an event is the latest ``at`` of this event and all events before it.
+    """
     newest, found = 0, []
     for _, event in world.log:
         newest = max(newest, event.at // 1_000)  # type: ignore[attr-defined]

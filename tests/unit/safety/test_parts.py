@@ -280,8 +280,7 @@ def test_text_that_waits_too_long_for_its_check_counts_as_unchecked():
 def test_unchecked_text_is_never_cleared_whatever_policy_calls_it():
     """Text whose check failed is not cleared, even if the policy's action for ``unchecked`` is ``flag``.
 
-    For other findings, ``flag`` lets the text pass. With ``redact``, the unchecked text is replaced, and the text after
-    it is cleared.
+    If the action is ``redact``, the text whose check failed is replaced, and the text that follows it is cleared.
     """
 
     def ruled(action):

@@ -95,9 +95,9 @@ def pieces(text, rng, longest=9):
 
 
 def whole_window(look):
-    """Return a finding that covers the whole window if its text contains "rude word", else nothing.
+    """Return one finding that covers the whole window if its text contains "rude word". Otherwise return no finding.
 
-    A NeMo rail that blocks a text without naming a span of it leads to the same kind of finding.
+    Such a finding also comes from a NeMo rail that blocks a window and does not name the forbidden part.
     """
     return (FoundSpan("nemo/rude", "rail", 0, len(look.text)),) if "rude word" in look.text else ()
 

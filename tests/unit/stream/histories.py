@@ -201,7 +201,11 @@ class World:
         )
 
     def close(self, cause: str | None = None) -> None:
-        """Append a ``Closed``. ``seen_seq`` may be up to 2 too low, and ``seen_attempts`` is random, from 1 to 4."""
+        """Append a ``Closed`` with random fields.
+
+        ``seen_seq`` is at most 2 lower than the highest ``seq`` of the chunks on the log. ``seen_attempts`` is from 1
+        to 4.
+        """
         last = max((run.seq for run in self.runs), default=0) - 1
         self.log.append(
             Closed(

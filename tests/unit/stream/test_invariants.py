@@ -30,7 +30,7 @@ COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "databas
 
 
 def sources(text):
-    """Return, for each visible character that a model wrote, the index of its run and its offset in the run."""
+    """For each visible character that a model wrote, return the run's index and the character's offset in the run."""
     return [(ord(char) // 0x10000 - 1, ord(char) % 0x10000) for char in text if ord(char) >= 0x10000]
 
 

@@ -1,6 +1,7 @@
 """Test the trace of a request.
 
-The spans of its parts add up to the request's latency. No span contains text of the prompt or of the answer.
+The latency of a request has parts, such as ``prefill``. The spans of the parts add up to the latency. No span contains
+text of the prompt or of the answer.
 """
 
 import pytest
@@ -25,8 +26,8 @@ CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 def trace_from(request_id, log, traceparent=None):
     """Return the trace of the request whose events are in ``log``; None if the request is not closed.
 
-    As in the tracer, the trace is made from the router's account and the receipts only. The account is computed from
-    ``log``.
+    The function computes the router's account from ``log``. Like the tracer, it makes the trace only from that account
+    and the receipts.
     """
     account = router_account(request_id, log)
     if account is None:

@@ -31,12 +31,12 @@ def rounds(rng, count, *, effect=1.0, process=0.02, drift=0.05, stall=0.0):
     """Return simulated rounds.
 
     A round has four loads. A load is a group of requests whose times are measured together. The first and the last load
-    run without the change, and the two loads between them run with it.
+    run in a process with the old settings. The second and the third load run in a process with the changed settings.
 
     Args:
         count: Number of rounds.
         effect: Factor by which the change multiplies all times.
-        process: Relative standard deviation of times between processes with the same settings.
+        process: Relative standard deviation of the speed of processes that have the same settings.
         drift: Relative standard deviation of the machine's speed from load to load.
         stall: Probability that a request takes three times as long.
     """

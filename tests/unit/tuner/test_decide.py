@@ -24,9 +24,9 @@ def test_no_planted_change_without_a_gain_is_kept():
 
 
 def test_noise_alone_passes_less_often_than_the_confidence_says():
-    """If nothing but noise is measured, the whole confidence interval is above 0 in at most 2 % of the trials.
+    """For a change without effect, the whole confidence interval of the gain is above 0 in at most 2 % of the trials.
 
-    In theory, it would be 0.5 %, because the confidence is 99 %.
+    The expected share of such trials is 0.5 %, because the confidence is 99 %.
     """
     rng = random.Random(12)
     shown = sum(gain_is_shown(rounds(rng, 5), Rules(margin=0.0)) for _ in range(200))

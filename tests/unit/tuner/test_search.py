@@ -31,7 +31,8 @@ def run(search, effects, *, seconds=1.0, seed=1):
     """Run the search with simulated measurements. Return the names of the changes that were tried.
 
     Args:
-        effects: For each name of a change, the factor by which the change multiplies all times. Other changes have 1.
+        effects: Dict from a change's name to the factor by which the change multiplies all times. A change that is
+            not in the dict leaves all times as they are.
         seconds: How long each trial takes, in seconds.
     """
     rng, elapsed, tried = random.Random(seed), 0.0, []

@@ -1,4 +1,7 @@
-"""Test that the chunks have exactly the engine's text, without gaps, overlaps or empty chunks, and count all tokens."""
+"""Test that the chunks have exactly the engine's text, without gaps, overlaps or empty chunks.
+
+The tests also check that ``EventBuilder`` counts all tokens of an answer.
+"""
 
 from itertools import pairwise
 

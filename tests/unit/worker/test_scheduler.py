@@ -1,4 +1,4 @@
-"""Test the scheduler: the order in which requests start, slots, deadlines and cancellations."""
+"""Test the scheduler: slots, deadlines, cancellations, and the order in which requests start."""
 
 from dataclasses import replace
 

@@ -39,8 +39,8 @@ class TrustedProxies:
     def client(self, peer: str, values: Sequence[str]) -> str:
         """Return the client's address. ``values`` are the values of the header that ``self.header`` names.
 
-        The client's address is the last address in ``values`` that does not belong to a trusted proxy. If there is no
-        such address, or if an entry after it is invalid, return ``peer``.
+        Read the entries of ``values`` from the last to the first. Return the first address that does not belong to a
+        trusted proxy. If an invalid entry comes first, or if there is no such address, return ``peer``.
         """
         hops = [hop for value in values for hop in value.split(",")]
         for hop in reversed(hops[-MAX_HOPS:]):
@@ -59,7 +59,7 @@ class TrustedProxies:
 
 
 def trusted_proxies(text: str, header: ProxyHeader) -> TrustedProxies:
-    """Parse a comma-separated list of addresses and networks.
+    """Return the trusted proxies. ``text`` is a comma-separated list of their addresses and networks.
 
     Raises:
         UserError: An entry is not an address or network.

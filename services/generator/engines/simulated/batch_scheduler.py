@@ -139,7 +139,7 @@ class BatchScheduler:
         return StepPlan(decodes, tuple(prefills), gamma, cost.step_ms(len(decodes), context, prefills, gamma))
 
     def wake_ms(self) -> float | None:
-        """Return the earliest time at which a paused sequence continues; None if none will continue."""
+        """Return when the first paused sequence continues, in milliseconds; None if no sequence will continue."""
         held = [each.held_until_ms for each in self._running.values() if each.held_until_ms != float("inf")]
         return min(held, default=None)
 

@@ -1,4 +1,4 @@
-"""An executor for vLLM. After a step without drafting, it does not ask the workers for draft tokens.
+"""An executor for vLLM that fetches no draft tokens after a step without drafting.
 
 Only vLLM imports this module.
 """

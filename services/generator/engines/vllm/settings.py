@@ -129,10 +129,11 @@ class VllmSettings:
     )
 
     def method(self) -> Method:
-        """Return the method of drafting, with ``auto`` replaced by the method that is used.
+        """Return ``vllm_method``. For ``auto``, return ``draft_model`` if ``vllm_draft`` is set, and ``off`` if not.
 
         Raises:
-            UserError: ``vllm_draft`` does not fit the method.
+            UserError: The method needs ``vllm_draft``, which is not set. Or ``vllm_draft`` is set, but the method does
+                not use it.
         """
         method = self.vllm_method
         if method == "auto":
