@@ -153,9 +153,9 @@ class Tamperer:
         self.places = range(self.file.start, max([*self.offsets, self.file.start]) + 5)
 
     def _write(self, index: int) -> None:
-        """Write ``rows`` to the file, and set ``places``. The rows before ``index`` are still the original rows.
+        """Write ``rows``, which the caller has changed from row ``index`` on, to the file. Set ``places``.
 
-        In 30 % of the calls, first recompute the digests of all rows.
+        In 30 % of the calls, recompute the digests of all rows before writing.
         """
         first = self.offsets[max(0, index - 1)]
         self.places = range(min(first, self.file.start if index == 0 else first), self.offsets[-1] + 5)

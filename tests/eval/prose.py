@@ -38,11 +38,14 @@ def _docstrings(node: ast.AST, name: str, file: str) -> Iterator[tuple[str, str]
 def sentences() -> Iterator[tuple[str, str]]:
     """Yield the place and the text of each sentence of the pages.
 
-    The place is the file and the paragraph around the sentence. Sentences in tables and code are left out.
+    The place is the file and the paragraph around the sentence, or its list item with the heading or the text before the
+    list. Sentences in tables and code are left out.
     """
     for path in sorted({path for pattern in PAGES for path in ROOT.glob(pattern)}):
         text, lead = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL), ""
         for block in re.split(r"\n\s*\n", text):
+            if block.lstrip().startswith("#"):
+                lead = " ".join(block.split())
             if block.lstrip().startswith(("#", "|", "<", "!", "---")) or block.startswith("    "):
                 continue
             for part in re.split(rf"\n(?={_ITEM.pattern})", block):

@@ -61,9 +61,10 @@ async def test_the_end_of_the_range_may_be_the_last_day_of_all(tmp_path):
 
 
 async def test_a_request_of_an_edge_whose_clock_is_ahead_is_read_whole(tmp_path):
-    """All events of a request are read, although the broker appended the first two events before ``from_ms``.
+    """If the time in a request's id is not before ``from_ms``, all events of the request are read.
 
-    The time in the request's id is later than ``from_ms``, because the edge's clock is ahead of the broker's clock.
+    This is true even of events that the broker appended before ``from_ms``. Here these are the first two events,
+    because the edge's clock is ahead of the broker's clock.
     """
     at_ms = time_ms(request_id())
     records = stored(RunWriter().whole(["ab", "cd"]), STREAMS.name, begin_ms=DAY_MS * (at_ms // DAY_MS) - 2)
