@@ -94,7 +94,7 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Request(Event, frozen=True, kw_only=True):
-    """A prompt to answer. ``at`` is the time of receipt by the writer's clock.
+    """A prompt to answer. ``at`` is when the request was received, by the clock of the program that wrote attempt 1.
 
     Attributes:
         model: The requested model; ``default`` means the model that the generator serves.

@@ -70,9 +70,9 @@ def constant(name: str) -> Any:
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each name that a module assigns at its top level, with the string literal that documents it, or ``""``.
+    """Yield each name that a module assigns at its top level, with the text that documents the name.
 
-    That string literal is the statement after the assignment.
+    The text is the string literal that follows the assignment. If there is none, the text is empty.
     """
     for node, following in zip(tree.body, [*tree.body[1:], None], strict=False):
         target = node.target if isinstance(node, ast.AnnAssign) else None

@@ -25,7 +25,7 @@ _STAMP = "pom.sha256"
 
 
 class KafkaError(Exception):
-    """Apache Kafka cannot be downloaded, started or run. The attribute `status` is then the exit status of `run.py`."""
+    """Apache Kafka cannot be downloaded, started or run. `run.py` exits with the `status` of the error."""
 
     status = 1
 

@@ -43,7 +43,7 @@ class Place:
 
     Attributes:
         node_id: Number of the node, from 1.
-        controllers: Controller ports of all nodes, in the order of their ids.
+        controllers: The controller port of each node. The first port belongs to node 1.
     """
 
     node_id: int = 1

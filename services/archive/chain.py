@@ -18,7 +18,7 @@ Tampering = Literal["edited", "dropped", "inserted", "reordered"]
 
 
 class QueryFields(NamedTuple):
-    """Fields of a record by which queries filter. A field is None if it cannot be read from the record.
+    """The fields by which queries can filter records. A field is None if it cannot be read from the record.
 
     Attributes:
         at_us: Time at which the producer created the event, in microseconds since the epoch.

@@ -86,7 +86,7 @@ def _decoded(text: Any) -> str | None:
 
 
 def table_of(records: Sequence[ArchivedRecord], digests: Sequence[bytes]) -> Any:
-    """Return an Arrow table of these records, which must all be of one topic."""
+    """Return an Arrow table of the records and their digests. All records must be of one topic."""
     pa = need("pyarrow")
     plain = [each.record for each in records]
     offsets = [0]

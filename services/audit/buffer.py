@@ -56,7 +56,7 @@ class PartitionBuffer:
     def take(self) -> tuple[int, list[StoredRecord]]:
         """Remove records from the beginning of the buffer. Stop before the first record of another day (UTC).
 
-        Return the old ``start``, and the removed records.
+        Return the value that ``start`` had before the removal, and the removed records.
         """
         records = self._records
         day = records[0].timestamp_ms // DAY_MS if records else 0

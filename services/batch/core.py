@@ -186,7 +186,10 @@ class BatchCore:
         return self._done(job, place, number, LineError(code="rejected", message=message))
 
     def step(self, now_us: int, positions: Positions) -> list[Effect]:
-        """Submit new lines and due retries. End the lines whose requests took too long. Write each job's progress."""
+        """Submit new lines and due retries, and write each job's progress.
+
+        A line whose request took too long gets an error as its result.
+        """
         effects: list[Effect] = []
         for job in self.jobs():
             if job.stage != "running":

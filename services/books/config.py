@@ -73,7 +73,7 @@ class BooksConfig:
     usd_per_engine_s: float = 0.0
 
     def window_start_s(self, at_us: int) -> int:
-        """Return the start of the window that contains a time. The start is in seconds since the epoch."""
+        """Return the start, in seconds since the epoch, of the window that contains ``at_us``."""
         return at_us // US_PER_S // self.window_s * self.window_s
 
     def objectives_of(self, service_class: str | None, lane: Lane) -> Objectives:

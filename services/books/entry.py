@@ -46,7 +46,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True):
-    """What the clients of one request were sent, according to their ``Detached`` events.
+    """Summary of what was sent to the clients of one request, from their ``Detached`` events.
 
     Attributes:
         sent_at: Time, in microseconds since the epoch, when the first client had the whole answer; None if none had it.

@@ -1,7 +1,7 @@
 """The ledger's state for one partition of ``railbus.accounts`` and the same partition of ``railbus.receipts``. No I/O.
 
-The state has an entry for each request, and sums for each window. It is also kept in a key-value table. The methods
-return what changes in this table, and the caller writes it.
+The state has an entry for each request, and sums for each window. A key-value table has what is needed to restore the
+state. ``PartitionBooks.take`` returns the changes to this table, and the caller writes them.
 """
 
 import json
@@ -119,7 +119,7 @@ class PartitionBooks:
         self._know(source, at_ms)
 
     def restore(self, table: Iterable[tuple[bytes, bytes]]) -> None:
-        """Restore the state from ``table``, the keys and values of the key-value table.
+        """Restore the state from the key-value table. ``table`` yields the key and the value of each row.
 
         Keys that do not begin with the number of this partition are ignored.
         """

@@ -21,10 +21,7 @@ class Row(NamedTuple):
 
 
 def newest(windows: Iterable[Window]) -> list[Window]:
-    """Leave out replaced windows.
-
-    If several have the same ``Cell``, ``start_at`` and ``part``, only the last one stays.
-    """
+    """Return the last window of each combination of ``Cell``, ``start_at`` and ``part``."""
     return list({key_of(window): window for window in windows}.values())
 
 
@@ -33,9 +30,10 @@ def key_of(window: Window) -> WindowKey:
 
 
 def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
-    """Add up the windows of each ``Cell``. The cells with the most requests come first.
+    """Add up the windows with the same tenant, lane, route, model, policy version and service class.
 
-    Only windows that end later than ``since_at`` (microseconds since the epoch) are counted.
+    The row with the most requests comes first. Only windows that end later than ``since_at`` (microseconds since the
+    epoch) are counted.
     """
     found: dict[Cell, Totals] = {}
     for window in windows:

@@ -26,7 +26,7 @@ class InFlightLimit:
 
     @property
     def free(self) -> int:
-        """Return the number of free slots; negative if a handler acquired more than were free."""
+        """Return the number of free slots. It is negative while more slots are taken than ``limit``."""
         return self._free
 
     def acquire(self, n: int = 1) -> None:

@@ -34,7 +34,10 @@ POLL_S: Final = 0.02
 
 
 def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
-    """Run a coroutine and return its exit code; 130 after Ctrl-C. An exception group is replaced by its first error."""
+    """Run a coroutine and return its exit code; 130 after Ctrl-C.
+
+    If the coroutine raises an exception group, raise one error of the group: the one that ``first_error`` returns.
+    """
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(main)

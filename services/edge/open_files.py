@@ -58,10 +58,10 @@ def raised_limit(soft: int, hard: int, wanted: int) -> int:
 
 
 def connections_that_fit(limit: int, wanted: int) -> int:
-    """Return how many connections this limit of open files allows, at most ``wanted``.
+    """Return how many connections, at most ``wanted``, fit in a process that may open ``limit`` files.
 
     Raises:
-        UserError: The limit allows too few connections.
+        UserError: The number is less than ``wanted`` and less than ``MIN_CONNECTIONS``.
     """
     fit = wanted if limit == resource.RLIM_INFINITY else min(wanted, limit - RESERVED_FILES)
     if fit < min(wanted, MIN_CONNECTIONS):

@@ -174,7 +174,7 @@ class JobLines:
         return self._input
 
     def number(self, place: int) -> int:
-        """Return the number, from 1, that this line has in the input file."""
+        """Return this line's number in the input file, counted from 1."""
         return self._entry(place)[2]
 
     def line(self, place: int) -> JobLine:

@@ -1,6 +1,7 @@
 """The Faust application of the ledger.
 
-Faust may commit the offset of an event before it has written the table. So the ledger stores its offsets in the table.
+Faust may commit the offset of an event before the event's changes to the table are written. So the ledger stores its
+own offsets in the table, and starts to read at these offsets.
 """
 
 # A crash between commit and write would lose the change. So the ledger writes the table's changelog itself, too.

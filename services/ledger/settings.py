@@ -20,8 +20,10 @@ class Settings:
         ledger_keep_s: Time after a window's end for which late accounts still count, in seconds.
         ledger_show_s: Time for which ``GET /ledger`` shows a window, in seconds.
         policy: Folder of the policy, which has the objectives.
-        ledger_slo_first_ms: Objective for the first text of a request of the class ``chat``, instead of the policy's.
-        ledger_slo_total_ms: Objective for the whole answer of a request of the class ``chat``, instead of the policy's.
+        ledger_slo_first_ms: Objective for the time to first text in the class ``chat``, in milliseconds. It overrides
+            the policy's objective.
+        ledger_slo_total_ms: Objective for the time of the whole answer in the class ``chat``, in milliseconds. It
+            overrides the policy's objective.
         ledger_plain_token_ms: Milliseconds between two tokens without speculation. ``8.5`` is for all models,
             ``A=8.5,B=4`` for the models A and B. If not set, the time saved by speculation is not computed.
         ledger_usd_per_engine_s: Price in US dollars of one second of one request on a self-hosted engine.

@@ -21,7 +21,7 @@ class Burst:
     """The delays of prompts that arrive together.
 
     Attributes:
-        first_ms: Mean time until the prefill of a prompt ends.
+        first_ms: Mean time from the arrival of a prompt to the end of its prefill.
         stall_ms: Mean time for which an answer pauses during the prefill of other prompts.
     """
 
@@ -40,10 +40,10 @@ def burst(
     budget: int = PREFILL_BUDGET,
     efficiency: Efficiency,
 ) -> Burst:
-    """Return the delays that arise when ``batch`` prompts arrive together.
+    """Return the delays of ``batch`` prompts that arrive together.
 
-    ``cached`` is the number of tokens of each prompt that are in the KV cache. A step prefills as many whole prompts as
-    fit into ``budget`` tokens.
+    Each prompt has ``prompt`` tokens, and ``cached`` of them are in the KV cache. A step prefills as many whole prompts
+    as fit into ``budget`` tokens, but at least one. Cached tokens do not count.
     """
     whole("batch", batch, least=1)
     # Sequences whose prompts share a step form a group and stay together. When the answers of a group end, the next

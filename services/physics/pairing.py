@@ -36,7 +36,7 @@ class SpeculationPair:
         return practical(self.gpu) if self.efficiency is None else self.efficiency
 
     def step_ms(self, *, batch: int = 1, context: int = 512, positions: int = 1) -> float:
-        """Return the time of a target step that computes ``positions`` tokens of each of ``batch`` sequences."""
+        """Return the time of one step of the target, with ``positions`` tokens for each of ``batch`` sequences."""
         return decode_ms(
             self.target, self.gpu, self.precision,
             batch=batch, context=context, positions=positions, kv=self.kv, efficiency=self.achieved,

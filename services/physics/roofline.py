@@ -57,7 +57,7 @@ def kv_bytes(model: Model, context: int, kv: KvPrecision = "bf16") -> float:
 
 
 def prefill_flop(model: Model, tokens: int, *, cached: int = 0) -> float:
-    """Return the FLOP to prefill ``tokens`` prompt tokens after ``cached`` tokens that are in the KV cache."""
+    """Return the FLOP to prefill ``tokens`` tokens of a prompt. The ``cached`` tokens before them need no prefill."""
     whole("tokens", tokens)
     whole("cached", cached)
     # 2 per linear parameter and token (Kaplan et al. 2020, section 2.1), 2 per parameter of the output head for the

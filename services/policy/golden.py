@@ -87,7 +87,7 @@ def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
 
 
 def rego_questions(policy: Policy, case: GoldenCase) -> list[tuple[str, AdmissionRequest | Finding]]:
-    """Return what a test case asks Rego: for each question, the name of the rule and the input."""
+    """Return a test case's questions for Rego. A question is the name of a Rego rule, and the rule's input."""
     body = case.body
     if "admit" in body:
         return [(ADMISSION, _admission_request(body))]

@@ -56,9 +56,9 @@ class ProcessorConfig:
         topics: The topics to read.
         rewind_ms: Reading starts this many milliseconds before the newest record, and no offset is committed. None
             means that reading starts at the committed offset.
-        progress_topic: A topic with results, such as the router's accounts. If a partition's newest result is older
-            than the newest record, ``rewind_ms`` counts from the result. ``services/bus/groups/rewind.py`` has the
-            exact rule.
+        progress_topic: A topic with one result for each closed request, such as ``railbus.accounts``. If it is set,
+            ``rewind_ms`` counts back from the newest result for a partition, not from the newest record.
+            ``services/bus/groups/rewind.py`` has the exact rule.
         record_filter: A record for which this returns false is skipped without being decoded.
         include_newer: Whether the core gets an ``UnreadableRecord`` for each record that only a newer version can read.
         instance_id: Instance id for static membership in the group.

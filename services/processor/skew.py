@@ -1,4 +1,4 @@
-"""Measure by how much the clock of each service instance is ahead of the broker's clock or behind it."""
+"""Measure the difference between the clock of each service instance and the broker's clock."""
 
 from collections import OrderedDict
 from typing import Final, get_args
@@ -48,7 +48,9 @@ class SkewMeter:
         self._sources: OrderedDict[str, _Source] = OrderedDict()
 
     def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
-        """Measure one event. Return its source and the skew in milliseconds if a warning is due, else None.
+        """Use an event to measure the skew of its source.
+
+        If a warning is due, return the source and its skew in milliseconds, else None.
 
         A warning is due once for each source, when the skew reaches ``WARN_MS`` in either direction.
         """

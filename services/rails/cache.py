@@ -102,7 +102,7 @@ class RailCache:
         await asyncio.wait([self._reconnect()], timeout=CONNECT_S)
 
     async def find(self, key: str, rails: tuple[str, ...]) -> RailAnswers | None:
-        """Return the cached answers of exactly these rails, or None."""
+        """Return the answers cached under ``key``; None if they are missing, or not from exactly the given rails."""
         answers = self._local.find(key, time.monotonic())
         if answers is None:
             answers = await self._find_in_redis(key)

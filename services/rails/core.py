@@ -22,7 +22,8 @@ class EvaluateRequest:
     """Tells the service to evaluate a request.
 
     Attributes:
-        crowded: Whether too many requests of its tenant wait. The request is then denied, and no rail runs.
+        crowded: Whether too many requests of the same tenant wait already. If true, the request is denied, and no rail
+            runs.
     """
 
     place: RecordPosition
@@ -108,7 +109,7 @@ class RailsCore(Core):
         return begun if done is None else (RecordDone(done), *begun)
 
     def unwritten(self, place: RecordPosition, request_id: str) -> None:
-        """Forget a request whose verdict was not written. When its record is read again, it is evaluated again."""
+        """Forget a request whose verdict was not written, so that it is evaluated when its record is read again."""
         self._evaluated[place.partition].pop(request_id, None)
 
     def _leave(self, tenant: str) -> None:

@@ -44,7 +44,7 @@ class ModelUnavailable(Exception):
 
 
 class JailbreakModel:
-    """The jailbreak classifier's model, which scores texts. The embedding model runs on one CPU core.
+    """The jailbreak classifier's model. It computes the embedding of a text on one CPU core, and scores the embedding.
 
     Raises:
         ModelUnavailable: A package or a file is missing, or a file does not have the expected format.
@@ -145,7 +145,7 @@ def _model() -> JailbreakModel:
 
 
 def init_worker(nice: int = 0) -> None:
-    """Make this process ignore Ctrl-C, and end when its parent ends. Add ``nice`` to its nice level."""
+    """Make this process ignore Ctrl-C and end when its parent ends. Add ``nice`` to the nice level of this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(nice)
     parent = multiprocessing.parent_process()

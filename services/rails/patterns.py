@@ -23,7 +23,7 @@ class PromptSpan(NamedTuple):
     """A part of a prompt in which a rail found something.
 
     Attributes:
-        tier: 0 if a pattern found it, 2 if a classifier did.
+        tier: The tier in ``findings.rego``: 0 if a pattern found the part, 2 if a classifier did.
         message: Index of the message in the prompt.
         start: Index of the part's first code point, counted from the start of the message.
         end: Index after the part's last code point; equal to ``start`` if the finding is about the whole prompt.

@@ -124,8 +124,8 @@ class Turns:
     Args:
         places: Maximum number of turns at the same time. Each turn has a place, numbered from 0.
         active: The requests that this process evaluates now.
-        credit_s: Seconds by which a tenant may exceed its share of the time. If ``places`` is 1 and other tenants had
-            turns recently, a tenant beyond this limit must wait.
+        credit_s: Seconds by which a tenant may exceed its share of the time before it must wait. This limit applies
+            only if ``places`` is 1 and other tenants had turns recently.
     """
 
     # With one place, a turn uses time of this process; with several, the work is done in other processes. The caller

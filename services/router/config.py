@@ -1,4 +1,4 @@
-"""The configuration of ``RouterCore``. No I/O, no clock."""
+"""The configuration of ``RouterCore``."""
 
 from dataclasses import dataclass, field
 from math import ceil

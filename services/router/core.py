@@ -101,9 +101,9 @@ class RouterCore(Core):
     def on_dead_letter(self, letter: DeadLetter, log_ms: int, now_us: int) -> Writes:
         """Remember a dead letter, which was appended at ``log_ms`` by the broker's clock.
 
-        The letter may be about a request that another router found in a wrong partition. Reject this request if this
-        router reads the right partition and knows no request with the same id. But if the letter is so old that this
-        router may have forgotten such a request, only remember the letter.
+        The letter may be about a request that another router found in a wrong partition. Reject the request if this
+        router reads the right partition and knows no request with the same id there. If the letter is older than
+        ``RouterConfig.window_us``, reject nothing, because this router may have forgotten a request with that id.
         """
         self._remember(letter, log_ms)
         shared = self._shared

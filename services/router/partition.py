@@ -50,9 +50,9 @@ class _Done(NamedTuple):
     Attributes:
         until_us: The request can be forgotten when the log has been read up to this time.
         lane: Lane of the request; None if unknown.
-        uncounted_usd: Cost of the request's attempts in the cloud, in US dollars, if the ``Account`` was read before
-            any ``Cutover`` to the cloud; otherwise 0. When a ``Cutover`` to the cloud is read, the budget counts this
-            cost, and the value becomes 0.
+        uncounted_usd: Cost of the request's cloud attempts that the budget has not counted yet, in US dollars. It is
+            above 0 only if the ``Account`` was read before the ``Cutover`` to the cloud. The budget counts the cost
+            when the ``Cutover`` is read.
     """
 
     until_us: int

@@ -110,9 +110,10 @@ class SafetyCore(Core):
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Record that partition ``number`` has been read to its end. Return the held-back effects that still matter.
+        """Record that partition ``number`` has been read to its end. Return the effects that were held back until now.
 
-        While events of the partition are queued, return no effects. A later ``step`` then returns them.
+        Effects that are no longer needed are left out. If events of the partition are still queued, return an empty
+        list; ``step`` returns the effects when it has processed these events.
         """
         partition = self._partitions[number]
         if partition.queued:

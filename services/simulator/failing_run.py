@@ -17,7 +17,7 @@ Line = tuple[int, str, str]
 def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
     """Remove unnecessary faults from ``plan``, one at a time, and return the plan that is left.
 
-    A fault is unnecessary if the simulation violates the property that ``promise`` names even without this fault.
+    A fault is unnecessary if, even without it, the simulation violates the property that ``promise`` names.
     """
     index = 0
     while index < len(plan.faults):

@@ -64,8 +64,8 @@ class Fault(NamedTuple):
         service: The affected service, or ``broker``; empty for a fault of a request.
         target: Number that selects the affected request, process or partitions.
         amount_us: For the kind ``clock``, how far a host's clock is moved. For ``time``, how far the broker's clock is
-            moved. For ``roam`` (the client disconnects and resumes), how long each read takes after the resumption;
-            0 means as long as before. For every other kind, 0.
+            moved. For ``roam`` (the client disconnects and resumes), the duration of each read of the client after it
+            has resumed; 0 does not change this duration. For every other kind, 0.
     """
 
     kind: str

@@ -27,7 +27,7 @@ class ChunkOrder:
         self._waiting: dict[int, Chunk] = {}
 
     def take(self, chunk: Chunk) -> bool:
-        """Accept a chunk if it is the next one and no other chunk waits. Return whether it was accepted.
+        """Accept ``chunk`` if it is next in order, and no later chunk is waiting. Return whether it was accepted.
 
         If the chunk was not accepted, pass it to ``add``.
         """
@@ -39,7 +39,7 @@ class ChunkOrder:
         return True
 
     def add(self, chunk: Chunk) -> Sequence[Chunk]:
-        """Add a chunk that may be out of order. Return the chunks that are now next in order."""
+        """Add a chunk that may be out of order. Return the chunks that need not wait any more, in order."""
         if chunk.seq != self.next_seq:
             if chunk.seq > self.next_seq and len(self._waiting) < MAX_WAITING:
                 self._waiting.setdefault(chunk.seq, chunk)

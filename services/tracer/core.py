@@ -135,7 +135,7 @@ class TracerCore(Core):
         return min(due, default=None)
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Export the traces that have waited long enough, and forget old requests."""
+        """Export the traces whose ``Account`` is at least ``LINGER_US`` old, and forget old requests."""
         partition = self._partitions[number]
         effects: list[Effect] = []
         while partition.waiting:

@@ -126,6 +126,7 @@ class Size:
 
     Attributes:
         rounds: Number of rounds. In each round, four groups of requests are sent: two without and two with the change.
+        load: Number of requests in each group.
         reason: Why the comparison has fewer than ``MIN_REQUESTS`` requests; empty if it has enough.
     """
 

@@ -57,7 +57,7 @@ def mean_interval(values: Sequence[float], confidence: float) -> Interval:
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float], confidence: float) -> Interval:
-    """Return the geometric mean of the ratios ``above / below`` and its interval. Both are computed from logarithms."""
+    """Return the geometric mean of the ratios ``above / below``, with its confidence interval."""
     logs = mean_interval([math.log(a / b) for a, b in zip(above, below, strict=True)], confidence)
     return Interval(*(math.exp(min(end, 700.0)) for end in (logs.value, logs.low, logs.high)))
 

@@ -24,7 +24,7 @@ class StatusMeaning(NamedTuple):
     Attributes:
         error_class: The error class for the event ``Failed``.
         retryable: Whether another attempt, perhaps on another server, could succeed.
-        retry_same_server: Whether this attempt may send its request to Vertex AI again.
+        retry_same_server: Whether the attempt that got this status may send its request to Vertex AI again.
     """
 
     error_class: ErrorClass

@@ -99,8 +99,8 @@ class Ticket:
         stopped: Why the run must stop; None if the run need not stop.
         over: Whether the run has ended. Its last event may still have to be written.
         place: Topic, partition and offset of the request's record; None only in tests.
-        taken: Whether the first event of the run was acknowledged or could not be written. If so, the offset of the
-            request's record may be committed.
+        taken: True after the broker has acknowledged the first event of the run, or after the write has failed. From
+            then on, the offset of the request's record may be committed.
     """
 
     request: Request
@@ -232,11 +232,10 @@ class Scheduler:
 
         Returns:
             ``waits``: The request was queued.
-            ``unacknowledged``: The attempt was read before, and it waits or is in ``self.unacknowledged``. The caller
-                must not commit the offset of the record yet. The offset may be committed when ``acknowledged``
-                returns the record.
-            ``known``: The attempt was read before, and the case ``unacknowledged`` does not apply. The caller may
-                commit the offset of the record.
+            ``unacknowledged``: The attempt was read before, but ``acknowledged()`` was not called for it yet. The
+                caller must not commit the offset of the record until ``acknowledged()`` returns the record.
+            ``known``: The attempt was read before, and ``acknowledged()`` was called for it. The caller may commit the
+                offset of the record.
             A ``Refusal``: The caller must refuse the request.
         """
         request = ticket.request
@@ -296,7 +295,7 @@ class Scheduler:
         the event names.
 
         Returns:
-            Two lists of cancelled requests: the requests that were waiting, and the requests that are running.
+            Two lists of tickets of the cancelled requests: those that were waiting, and those that were running.
         """
         # The caller must refuse the waiting requests, and cancel the tasks of the running ones that have ``begun``.
         self._cancelled.add((event.request_id, event.attempt), now_us)
@@ -315,7 +314,7 @@ class Scheduler:
         return dropped, stopped
 
     def hand_back(self, other: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Remove and return the waiting requests for which ``other`` is true: those that another worker will run."""
+        """Remove and return the waiting requests for which ``other`` returns true. Another worker will run them."""
         dropped = [each for each in (*self._waiting, *self._waiting_batch) if other(each)]
         for ticket in dropped:
             (self._waiting_batch if ticket.batch else self._waiting).remove(ticket)

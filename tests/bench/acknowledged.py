@@ -1,4 +1,4 @@
-"""Compare the times at which a client gets ``accepted`` and the first text, for this checkout and another one.
+"""Compare how long a client waits for ``accepted`` and for the first text, with this checkout and with another one.
 
     python -m tests.bench.acknowledged --other PATH [--requests 200] [--rounds 2] [--streams 1]
 

@@ -61,13 +61,15 @@ def median_interval(values: list[float]) -> tuple[float, float]:
 def pairs_of(
     checkouts: tuple[Path, Path], options: tuple[list[str], list[str]], streams: list[int], pairs: int
 ) -> dict[int, list[Pair]]:
-    """Start both checkouts, and measure pairs of bursts of requests. Return the pairs for each number of streams.
+    """Start both checkouts, and send bursts of requests to them in turn. Return pairs of results by number of streams.
+
+    A pair has the figures of one burst for each checkout.
 
     Args:
         checkouts: The other checkout and this one.
         options: More options of ``railbus up``, for each checkout.
         streams: Numbers of streams to measure.
-        pairs: Number of pairs of bursts for each number of streams.
+        pairs: Number of pairs for each number of streams.
     """
     found: dict[int, list[Pair]] = {}
     with upstream() as server:

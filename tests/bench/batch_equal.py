@@ -114,10 +114,10 @@ def run_job(args: argparse.Namespace, kills: int) -> Outcome:
 async def read_log(kafka: str, left: set[int]) -> tuple[int, int, dict[int, list[str]]]:
     """Count ``Started`` and ``Finished`` events on the log, and collect the events of the lines in ``left``.
 
-    ``left`` has the numbers, from 0, of the lines that were cancelled at the time limit. The request id of an event
-    has the position of its line in the order of submission. Short prompts, like those of this benchmark, are submitted
-    in the order of the file, so the position is the line number. Some line numbers may be wrong if the
-    hashes of two prompts collide.
+    ``left`` has the numbers, from 0, of the lines that were cancelled at the time limit. A request id contains
+    the position of its line in the order of submission. This position is taken as the line number, because short
+    prompts, like those of this benchmark, are submitted in the order of the file. In rare cases, a hash collision in
+    ``services.jobs.prefix_order`` changes this order. Then some line numbers are wrong.
 
     Returns:
         The two counts, and the names of the events of each line in ``left``.

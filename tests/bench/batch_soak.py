@@ -6,9 +6,10 @@
 engine. ``tests.bench.batch_load`` submits the requests, and keeps at most ``--window`` of them open. While it runs,
 each service in ``--strike`` is killed ``--kills`` times with ``kill -9``, and the supervisor starts the service again.
 
-The table shows the CPU time of each service per answer, and its memory when a fifth of the requests are closed and at
-the end. The last line has the answers per second of the tree, and those of a simulation of the engine alone, with all
-slots of the batch lane full. The cost of the pipeline is the percentage by which the tree is slower than the engine.
+The table shows the CPU time of each service per answer. It also shows the memory of each service at two moments: when
+a fifth of the requests are closed, and at the end. The last line compares two rates, in answers per second: the rate of
+the tree, and the rate of a simulated engine alone, with all slots of the batch lane always full. The pipeline's cost is
+the percentage by which the tree's rate is lower.
 
 Exit code 1 means that a request has neither a whole answer nor a denial by a rail.
 """

@@ -16,9 +16,9 @@ starts. The time of run-batch ends when its last result is on disk. The time of 
 lines that Railbus began or answered twice are counted on the log. run-batch has no log, so the number of its answers
 before the kill is read from its progress bar.
 
-Both need ``.venv-vllm`` (``make test-vllm``), or ``--python`` with the interpreter of such an environment. Exit code 1
-means that a line of Railbus is missing, is there twice, was answered twice, or differs from run-batch's, or that
-Railbus took more than 1.05 times as long as run-batch.
+Both commands need ``.venv-vllm`` (``make test-vllm``), or ``--python`` with the interpreter of such an environment.
+Exit code 1 means that a line of Railbus is missing, is there twice, was answered twice, or differs from run-batch's, or
+that Railbus took more than 1.05 times as long as run-batch.
 """
 
 import argparse

@@ -195,7 +195,7 @@ def quantiles(waits_ms: list[float]) -> dict[str, float]:
 
 
 def compared(figures: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Return, for each figure, its value for this checkout's broker and for the other broker, and their ratio."""
+    """Return each figure for this checkout's broker and for the other checkout's broker, and the ratio of both."""
     found: dict[str, Any] = {}
     for prefix in ("", "cpu "):
         this, other = figures[f"{prefix}this"], figures[f"{prefix}other"]

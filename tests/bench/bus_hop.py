@@ -180,7 +180,10 @@ def _run(command: list[str], seconds: float) -> dict[str, Any]:
 
 @contextmanager
 def _brokers(args: argparse.Namespace) -> Iterator[list[tuple[str, str, int | None]]]:
-    """Start the brokers to measure, or use that of ``--bootstrap``. Yield each one's kind, address and process id."""
+    """Start the embedded broker and Apache Kafka, or use the broker of ``--bootstrap`` instead.
+
+    Yield the kind, address and process id of each broker. A broker that cannot run here is left out.
+    """
     if args.bootstrap:
         yield [("given", args.bootstrap, args.broker_pid)]
         return

@@ -14,7 +14,7 @@ is four characters. There are three sets of violations:
 For each answer, the benchmark measures:
 
 - *exposed*: tokens of the recalled text that were on the screen when it was taken back. The edge's receipt has this
-  number. The client also counts it from the ops that it got, because it knows where the violation is.
+  number. The client knows where the violation is, and counts the same tokens from the ops that it got.
 - *ran on*: tokens after the end of the violation that were on the screen when the violation was taken back.
 - *recall to client*: time from the recall's timestamp on the log until the client got the recall's op.
 
@@ -98,7 +98,11 @@ class ViolationCase:
     ever: str = ""
 
     def take(self, op: dict[str, Any], now_s: float) -> None:
-        """Apply an op to ``visible``. For the first op that takes text back, also count ``exposed`` and ``ran_on``."""
+        """Apply an op to the text on the screen, and record what the benchmark measures.
+
+        ``exposed`` and ``ran_on`` are counted at the first ``replace`` or ``withdraw``. The module's docstring defines
+        both.
+        """
         kind = op["op"]
         if kind == "show":
             self.shown.append((len(op["text"]), op["tokens"]))
@@ -149,7 +153,7 @@ def cases(samples: list[str], count: int, tokens: int, seed: int, prefix: str) -
 
 
 class LogRecorder:
-    """Reader of the log that keeps the recalls by recall id, and the newest receipt of each request by request id."""
+    """Reads new events. Keeps each recall by recall id, and the newest ``Detached`` of each request by request id."""
 
     def __init__(self, kafka: str) -> None:
         self.recalls: dict[str, Recall] = {}

@@ -41,7 +41,7 @@ CASES = {
 
 
 class Path:
-    """The processes of one run (router, generator, Vertex worker and emulator), and the run's requests."""
+    """The running router, generator, Vertex worker and Vertex emulator, and the requests that they answer."""
 
     def __init__(self, lab: RouterLab) -> None:
         self.lab = lab

@@ -62,7 +62,7 @@ async def first_token_ms(session, url, model, prompt):
 async def judged_first_ms(session, judge, url, model, prompt, number):
     """Run the rails, then the model. Return the rails' time plus the model's time to first token, in milliseconds.
 
-    Return None if the rails do not allow the prompt, or if the request is denied.
+    Return None if the rails do not allow the prompt, or if ``first_token_ms`` returns None.
     """
     request = Request(
         request_id=uuid7(now_ms(), number), tenant="local", at=now_ms() * 1_000, source="bench",

@@ -9,9 +9,9 @@ the total of the ledger has the right number of requests.
 
 ``closes`` starts the services with the simulated engine, and sends requests over HTTP with clients that use none of
 Railbus's code. For each answer, a client measures the time from sending the request until the kernel has the last byte.
-A request counts in ``share_that_closes`` if the sum of its parts differs from this time by at most 1 % or 0.5 ms,
-whichever is more. With ``--cores-of-their-own``, edge and clients have priority over all other processes, as if each of
-them had its own core. This option needs root on Linux.
+``share_that_closes`` is the share of requests for which the sum of the parts differs from this time by at most 1 % or
+0.5 ms, whichever is more. With ``--cores-of-their-own``, edge and clients have priority over all other processes, as if
+each of them had its own core. This option needs root on Linux.
 """
 
 import argparse
@@ -143,10 +143,10 @@ async def closes(
 
 
 def run_first(pid: int, *, inherited: bool = False) -> None:
-    """Give every thread of a process real-time priority, so that the process runs before all normal processes.
+    """Give a process real-time priority, so that it runs before all normal processes.
 
-    If ``inherited`` is true, only the main thread gets the priority. Child processes that start later inherit the
-    priority of this thread.
+    By default, every thread of the process gets the priority. If ``inherited`` is true, only the main thread gets the
+    priority, and child processes that this thread starts later inherit the priority.
 
     Raises:
         SystemExit: The user is not allowed to set real-time priorities.
@@ -239,7 +239,7 @@ def _whole(entries: dict[str, Entry]) -> set[str]:
 
 
 def _at_ms(entry: Entry) -> tuple[float, float]:
-    """Return when the edge received the request, and when it had sent the last byte. Both are in milliseconds."""
+    """Return when the edge received the request and when it sent the last byte, in milliseconds since the epoch."""
     assert entry.facts is not None
     assert entry.receipt is not None
     assert entry.facts.request_at is not None

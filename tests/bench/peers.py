@@ -73,7 +73,7 @@ def nemo(url, folder, port, batch):
         url: URL of the test model server.
         folder: Folder for the configuration.
         port: Port on which NeMo's server listens.
-        batch: Whether to check the answer in batches of 10 tokens. If not, there is no check.
+        batch: Whether NeMo checks the answer, 10 tokens at a time.
     """
     parameters = {"base_url": f"{url}/v1", "api_key": "sk-x"}
     config = {"models": [{"type": "main", "engine": "openai", "model": MODEL, "parameters": parameters}]}

@@ -68,5 +68,5 @@ def told(what: str, it: dict[str, Any]) -> tuple[str, str, bool]:
 
 
 def pair(values: dict[str, float], tail: str = "p99") -> str:
-    """Return the median and the value that is named ``tail``, as text with a slash between them."""
+    """Return ``values['p50']`` and ``values[tail]`` as text, with a slash between them."""
     return f"{values['p50']} / {values[tail]}"

@@ -48,8 +48,8 @@ def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
     """Return how many tokens are shown from the start of a forbidden text until its recall.
 
     The result has the mean, p50, p99 and maximum. The engine makes ``step_tokens`` tokens in each step. A forbidden
-    text can start at any character of a step. The function tries each text from ``recalled_examples`` once for each
-    of these characters.
+    text can start at any character of a step. So the function measures each text from ``recalled_examples`` with
+    every possible start.
     """
     size, seen = step_tokens * TOKEN_CHARS, []
     prompt = immediate_rules(policy, TENANT)

@@ -105,7 +105,7 @@ def tier_0(policy: Policy, log: list[Any]) -> float:
 
 
 def without_rails(policy: Policy, log: list[Any]) -> float:
-    """Return the CPU seconds that ``SafetyCore`` needs for the log if NeMo does not run and each check passes."""
+    """Return the CPU seconds that ``SafetyCore`` needs for the log. NeMo does not run; each check finds nothing."""
     core = SafetyCore(policy, "safety/bench")
     core.gained(0)
     core.caught_up(0, 1, 1)

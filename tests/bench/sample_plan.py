@@ -53,8 +53,8 @@ def ways(at_once: int, output: int) -> list[tuple[int, int]]:
     The numbers of requests are ``at_once``, 3/8 of ``at_once`` (at least 2), and 1. The numbers of tokens are
     ``output`` and half of ``output``.
 
-    If both numbers are halved, the duration of a job hardly changes. The factor is 3/8 instead of 1/2, so that no two
-    ways take about equally long.
+    A job with ``at_once`` and ``output`` takes about as long as a job with half of both numbers. So the factor is 3/8
+    instead of 1/2: each of the six ways should take a different time.
     """
     fewer = max(2, 3 * at_once // 8)
     return [(each, tokens) for tokens in (output, output // 2) for each in (at_once, fewer, 1)]

@@ -93,9 +93,10 @@ async def ask(lab: RailsLab, seconds: float, random_: random.Random) -> list[tup
 
 
 def in_parts(answers: list[tuple[float, Verdict]]) -> str:
-    """Return a text with the median time of each rail and the median time outside the rails service, in milliseconds.
+    """Return a text with medians in milliseconds: the time of each rail, and the time outside the rails service.
 
-    Each item of ``answers`` is a pair: the milliseconds from a request to its verdict, and the verdict.
+    The time outside is the rest of the time from a request to its verdict, such as the time on Kafka. Each item of
+    ``answers`` is a pair: the milliseconds from a request to its verdict, and the verdict.
     """
     parts: dict[str, list[float]] = {"outside": [ms - verdict.total_ms for ms, verdict in answers]}
     for _, verdict in answers:

@@ -159,7 +159,7 @@ def received_ms(request_id: str) -> float:
 async def cases(tree: Tree, server: Upstream, times: int) -> list[dict[str, Any]]:
     """Send ``times`` requests for each case, one after another. Return one row for each case.
 
-    Stop the upstream before the last case.
+    Before the case "connection refused", stop the upstream.
     """
     log = Log(tree)
     async with asyncio.TaskGroup() as tasks:

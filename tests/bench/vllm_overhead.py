@@ -61,7 +61,7 @@ async def main():
 
 
 async def compare(engine, lab):
-    """Compare the time to first token and the time between steps, without and with Railbus, and print a table."""
+    """Measure vLLM alone and vLLM behind Railbus. Print a table of the times to first token and between steps."""
     direct, piped = [], []
     for n in range(2 * ROUNDS):
         for arm in ("direct", "piped") if n % 2 else ("piped", "direct"):  # A B B A

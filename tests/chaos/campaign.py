@@ -48,8 +48,8 @@ def faults_of(service, *, full):
 def cases(service, *, on_kafka):
     """Return the pytest parameters ``lab`` and ``fault`` for a service, on the embedded broker and on Apache Kafka.
 
-    In each round, all faults on the same broker share one lab. If there is only one round, ``on_kafka`` is the only
-    fault on Apache Kafka.
+    In each round, all faults on the same broker share one lab. With a single round, only the fault ``on_kafka`` is
+    injected on Apache Kafka. With more rounds, all faults are injected on both brokers.
     """
     full = ROUNDS > 1
     faults = {"embedded": faults_of(service, full=full)}

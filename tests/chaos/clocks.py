@@ -3,8 +3,8 @@
 Each service has two processes. The clock of one is ahead by ``--skew-s`` seconds, and the clock of the other is behind
 by as much. The broker's clock is right.
 
-First, clients ask for answers that come at once. The deadline of the first token is 3 s, less than the 4 s between the
-clocks. Every cutover is wrong, unless the first token was really late by the broker's clock because the machine was
+First, clients ask for answers that come immediately. The deadline of the first token is 3 s, less than the 4 s between
+the clocks. Every cutover is wrong, unless the first token was really late by the broker's clock because the machine was
 busy.
 
 Then clients ask for answers that do not come. Each request must have a cutover at its deadline, counted from when the
@@ -147,7 +147,7 @@ def late_ms(times, never):
 
     Args:
         times: The events that were read from the broker.
-        never: Ids of the late requests.
+        never: Ids of the late requests, whose first token does not come before the deadline.
     """
     return sorted(
         times.at_ms[request_id, Cutover] - times.at_ms[request_id, Request] - LATE_TTFT_MS for request_id in never

@@ -1,6 +1,7 @@
 """The fixture ``lab``: one broker and several processes of one service.
 
-In each round, the tests of a service share two labs: one with the embedded broker, and one with Apache Kafka.
+The number of rounds is ``RAILBUS_TEST_ROUNDS``, by default 1. In each round, the tests of a service share two labs: one
+with the embedded broker, and one with Apache Kafka.
 """
 
 import os

@@ -91,8 +91,9 @@ class PlannedRequest(Talk):
     def excused(self):
         """Return whether a wrong end of the request is excused because the test or the broker was too slow.
 
-        The verdict and each chunk have a deadline. The test or the broker was too slow if more than 60 % of the time
-        until this deadline had passed when the test wrote the event, or when the broker appended it.
+        An end is excused if the first chunk or the verdict took more than 60 % of ``ttft_ms`` or ``verdict_ms``,
+        whichever is shorter. It is also excused after a pause of more than 60 % of ``stall_ms``. These times are
+        measured twice: when the test writes the events, and when the broker appends them.
         """
         d, appended = self.request.deadlines, self._appended_ms
         gap_ms = max((later - at for at, later in itertools.pairwise(sorted(appended(Chunk)))), default=0)
@@ -272,7 +273,8 @@ class Late(Talk):
     def decided(self, *, on):
         """Return the time at which the test received the router's expected decision; None if it has not received it.
 
-        Which decision is expected depends on ``on``, that is, on whether the router may fall back to Vertex AI.
+        If ``on`` is true, the router may fall back to Vertex AI. For the kinds ``token`` and ``stall``, it must then
+        write a ``Cutover``. In all other cases, it must close the request.
         """
         if on and self.kind in {"token", "stall"}:
             trigger = "ttft" if self.kind == "token" else "stall"

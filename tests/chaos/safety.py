@@ -27,7 +27,8 @@ BEFORE, ACROSS, INSIDE, AFTER = "before", "across", "inside", "after"
 class Speech(Talk):
     """An answer into which the test writes forbidden text.
 
-    ``plan`` says when: ``BEFORE``, ``INSIDE`` (during) or ``AFTER`` the fault, or ``ACROSS`` its start.
+    Each element of ``plan`` says when the test writes one piece of this text: ``BEFORE``, ``INSIDE`` (during) or
+    ``AFTER`` the fault, or ``ACROSS`` the fault's start.
 
     Attributes:
         poison: (start, end, text) of each piece of forbidden text, which safety must take back. Positions are in

@@ -153,7 +153,7 @@ class Tamperer:
         self.places = range(self.file.start, max([*self.offsets, self.file.start]) + 5)
 
     def _write(self, index: int) -> None:
-        """Write ``rows``, which the caller has changed from row ``index`` on, to the file. Set ``places``.
+        """Write ``rows`` to the file, and set ``places``. The caller has changed no row before row ``index``.
 
         In 30 % of the calls, recompute the digests of all rows before writing.
         """

@@ -182,7 +182,7 @@ async def test_work_done_while_the_group_waits_is_committed_and_not_read_again(g
     """Work that a member does while it waits for the end of a rebalance is committed, and no member repeats this work.
 
     The broker answers a JoinGroup request only when all members have joined. Until then, it answers nothing else on the
-    same connection.
+    connection of this request. So the member commits on a second connection.
     """
     async with group.running() as (working, _):
         await fill(3)

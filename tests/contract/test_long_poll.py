@@ -1,4 +1,4 @@
-"""Tests of long polling: a fetch waits at the broker until a record is appended. Each token's latency depends on it."""
+"""Tests of long polling: a fetch waits at the broker until a record is appended."""
 
 import asyncio
 import time

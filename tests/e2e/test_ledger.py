@@ -1,6 +1,6 @@
 """Test with a whole tree that the durations of a request's parts add up to about the time that its client waited.
 
-Also test that the ledger counts every request, even if its process is killed between two requests.
+Also test that the ledger counts every request, even if the ledger service is killed before some of the requests.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Test with a whole governed tree that the times in each request's spans equal the times in its account."""
+"""Test with rails and safety that the times in each request's spans equal the times in its account."""
 
 import pytest
 

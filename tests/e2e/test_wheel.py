@@ -115,9 +115,9 @@ def pip_install(venv, wanted):
 
 @pytest.fixture(scope="module")
 def with_uv(wheel, tmp_path_factory):
-    """Install the wheel as a tool of uv, and return the folder of its program.
+    """Install the wheel with ``uv tool install``, and return the folder that has the program ``railbus``.
 
-    uv chooses the newest versions that the requirements allow. The tool's environment has no pip.
+    uv installs the newest allowed version of each dependency. The tool's environment has no pip.
     """
     tools, programs = tmp_path_factory.mktemp("with-uv"), tmp_path_factory.mktemp("uv-bin")
     wanted = f"railbus[{EXTRAS}] @ {wheel.as_uri()}"

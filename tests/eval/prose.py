@@ -38,8 +38,8 @@ def _docstrings(node: ast.AST, name: str, file: str) -> Iterator[tuple[str, str]
 def sentences() -> Iterator[tuple[str, str]]:
     """Yield the place and the text of each sentence of the pages.
 
-    The place is the file and the paragraph around the sentence, or its list item with the heading or the text before the
-    list. Sentences in tables and code are left out.
+    The place is the file and the paragraph around the sentence. For a list item, it is the item, and the heading or
+    paragraph before the list. Sentences in tables and code are left out.
     """
     for path in sorted({path for pattern in PAGES for path in ROOT.glob(pattern)}):
         text, lead = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL), ""

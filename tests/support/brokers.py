@@ -187,7 +187,7 @@ class KafkaCluster:
         return len(head) == 12 and struct.unpack(">i", head[8:])[0] >= self.nodes
 
     def stop(self) -> int:
-        """Stop all nodes with SIGTERM, as an operator does, and return the runner's exit status."""
+        """Stop all nodes: send SIGTERM to the process that runs them, and return its exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:

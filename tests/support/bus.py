@@ -14,7 +14,7 @@ _WRITES = dict(writes(*ROLES))
 def any_role() -> ByTopic:
     """Return the write permissions of all roles together: for each topic name, the permitted event classes.
 
-    ``copy_of`` adds every topic that it defines to the returned mapping.
+    The function ``copy_of`` adds its new topics to this mapping.
     """
     return _WRITES
 

@@ -77,7 +77,7 @@ def create_topic(connection: Connection, topic: str, partitions: int, config: di
 def fill(address: str, topic: str, partitions: int, chunks: int, *, in_batch: int = 16, text: str = " token") -> int:
     """Append chunks, the same number to each partition, and return their total size in bytes.
 
-    ``chunks`` is the number for all partitions together. Every response must report success.
+    ``chunks`` is the number for all partitions together. Fail if the broker reports an error.
     """
     connection = Connection(address)
     batch, in_request = chunk_batch(in_batch, text), in_batch * partitions
@@ -126,7 +126,7 @@ def delete_topic(connection: Connection, topic: str) -> None:
 
 
 def offset(connection: Connection, topic: str, partition: int, time_ms: int) -> int:
-    """Return the partition's first offset if ``time_ms`` is ``EARLIEST``, or its next offset if it is ``LATEST``.
+    """Return the partition's first offset for the time ``EARLIEST``, and its end offset for the time ``LATEST``.
 
     Otherwise, return the offset of the first record whose timestamp is ``time_ms`` or later.
     """

@@ -170,7 +170,7 @@ class Container:
         )  # fmt: skip
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """Run another command in the same image with the same rights, wait until it ends, and return its result."""
+        """Run ``command`` with the container's image and rights, wait until it ends, and return its result."""
         return subprocess.run(
             [*self._enter, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
             check=False, preexec_fn=die_with_parent,

@@ -35,7 +35,10 @@ def bare_environment(**env: str) -> dict[str, str]:
 
 
 def die_with_parent() -> None:
-    """On Linux, let the kernel kill this process when the thread that started it ends. Use it as ``preexec_fn``."""
+    """On Linux, let the kernel kill this process when the thread that started it ends.
+
+    Pass this function as ``preexec_fn``.
+    """
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

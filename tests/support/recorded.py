@@ -14,7 +14,7 @@ from services.safety.decide.check_types import CheckRequest, CheckResult
 async def recorded(policy: Policy, events: Iterable[object]) -> list[object]:
     """Return the events, each followed by the ``Cleared`` and ``Recall`` events that it causes.
 
-    The real core and checks of the safety service make these events.
+    The real core and checks of the safety service make the ``Cleared`` and ``Recall`` events.
     """
     check, core, log = await nemo_check(policy), SafetyCore(policy, "safety/test"), []
     core.gained(0)

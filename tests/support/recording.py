@@ -97,8 +97,7 @@ class Judged:
     The numbers say how much was compared.
 
     Attributes:
-        shortened: Number of connections on which the client was sent a history without the text that had already been
-            taken back.
+        shortened: Number of connections on which the edge sent a history that left out text already taken back.
         wrong: A sentence for each difference.
     """
 

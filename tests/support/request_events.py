@@ -1,4 +1,4 @@
-"""Make the events that clients, edges and workers write about a made-up request, dated with the present time."""
+"""Make the events that clients, edges and workers write about a made-up request. Each event has the current time."""
 
 import itertools
 import secrets

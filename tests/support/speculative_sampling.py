@@ -146,7 +146,8 @@ def _rejection(p: Floats, q: Floats) -> _Parts:
 def _match(p: Floats, q: Floats) -> _Parts:
     """Sample a token from p, and accept the drafted token only if it equals the sampled one.
 
-    This rule is lossless. It accepts a draft with probability sum(p q), which is at most sum(min(p, q)).
+    This rule is lossless. It accepts a drafted token with probability sum(p * q). The rule ``rejection`` accepts a
+    drafted token with probability sum(min(p, q)), which is never lower.
     """
     # Given that x was drafted and t differs, t follows p without x, so the replacement depends on x. Summed over x:
     missed = p * (1 - q)

@@ -106,7 +106,7 @@ class ForgetfulSafety(SafetyCore):
 
 
 class HastyRouter(RouterCore):
-    """Defect: the router treats a client as gone as early as 200 ms after its last connection has ended."""
+    """Defect: the router treats a client as gone if the client does not reconnect within 200 ms, which is too short."""
 
     def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
         super().__init__(replace(config, client_grace_ms=200), source, partitions)

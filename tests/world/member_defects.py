@@ -8,7 +8,10 @@ from services.simulator.kafka.member import SimulatedMember
 
 
 class DropsKept(SimulatedMember):
-    """Defect: at a rebalance, the member forgets the state of the partitions it keeps, and does not read them again."""
+    """Defect: at a rebalance, the member forgets the state of each partition that it keeps.
+
+    The member does not read these partitions again, so it does not rebuild the forgotten state.
+    """
 
     def on_assigned(self, generation: int, numbers: list[int]) -> None:
         kept = [number for number in numbers if number in self._deciding]

@@ -23,7 +23,7 @@ class RemembersHandedBack(Scheduler):
 
 
 class TrustsWhatIsSent(Scheduler):
-    """Defect: the offset of a request that was read again is committed before any of its events is acknowledged."""
+    """Defect: if a request is read again, its offset is committed, even if none of its events is acknowledged yet."""
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known", "unacknowledged"]:
         answer = super().accept(ticket, now_us)

@@ -62,7 +62,10 @@ class Roster:
     # Reserved ids
 
     def reserve_id(self, member_id: str, until_ms: int) -> None:
-        """Reserve a member id, until `until_ms`, for a client that was told to join again with it."""
+        """Reserve a member id for a client that was told to join again with this id.
+
+        The reservation ends at ``until_ms`` at the latest, in milliseconds of a monotonic clock.
+        """
         self._reserved[member_id] = until_ms
 
     def take_reserved_id(self, member_id: str) -> bool:

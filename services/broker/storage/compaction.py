@@ -44,7 +44,7 @@ def newest_offsets(data: Iterable[bytes]) -> dict[bytes, int]:
 def survivors(data: Iterable[bytes], newest: dict[bytes, int], drop_before_ms: int) -> Iterator[Survivor]:
     """Yield the batches that remain after compaction.
 
-    A tombstone from before `drop_before_ms` is removed.
+    A tombstone is removed if the largest timestamp of its batch is earlier than `drop_before_ms`.
 
     Raises:
         UnreadableBatch: A batch cannot be decoded.

@@ -42,7 +42,7 @@ _errors = StorageErrorLog()
 
 
 def log_storage_error(what: str, error: OSError, action: Literal["written", "read"] = "written") -> None:
-    """Write the error to the process's log, unless a storage error was written there within the last minute."""
+    """Log a storage error. If another one was logged within the last minute, only count the error."""
     line = _errors.line_for(what, error, time.monotonic(), action)
     if line is not None:
         logger.error("%s", line)

@@ -58,7 +58,7 @@ class SegmentIndex:
         return self._newest_ms[0] if self._newest_ms else None
 
     def note(self, base: int, position: int, newest_ms: int) -> None:
-        """Add a batch to the index, if the last entry is at least `INTERVAL_BYTES` before it."""
+        """Add a batch to the index if it is the first, or starts at least `INTERVAL_BYTES` after the last one added."""
         if not self._positions or position - self._positions[-1] >= INTERVAL_BYTES:
             self._offsets.append(base)
             self._positions.append(position)
@@ -76,9 +76,9 @@ class SegmentIndex:
         return self._positions[bisect_right(self._positions, position) - 1]
 
     def stretch_of_time(self, timestamp_ms: int, size: int) -> tuple[int, int]:
-        """Return the file positions between which to search for the first batch from `timestamp_ms` or later.
+        """Return the file positions between which to search for a batch by time.
 
-        `size` is the size of the file.
+        The batch is the first one with a timestamp of at least `timestamp_ms`. `size` is the size of the file.
         """
         found = bisect_left(self._newest_ms, timestamp_ms)
         if found == len(self._newest_ms):

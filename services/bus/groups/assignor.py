@@ -73,7 +73,7 @@ def _latest_first(owned: Mapping[str, OwnedPartitions]) -> list[str]:
 
 
 class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # aiokafka has no types
-    """Makes ``sticky_assignment`` an assignor for aiokafka.
+    """An assignor for aiokafka. It assigns partition numbers with ``sticky_assignment``.
 
     A partition number stands for the partitions with this number in all topics of the group.
 

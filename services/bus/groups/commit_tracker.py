@@ -23,7 +23,7 @@ class PartitionProgress:
         """Mark all records before ``next_offset`` as read.
 
         ``kept`` has the offsets of the newly read records that are not done yet.
-        All records of earlier calls are forgotten if the partition is read again from a lower offset.
+        If reading has gone back to an earlier offset, the offsets of all previous calls are forgotten.
         """
         kept = tuple(kept)
         if (kept[0] if kept else next_offset) < self._next:

@@ -309,9 +309,10 @@ class _Session:
         start_in(self._tasks, self._take_over(partitions, generation), f"{self._reader.group}-assignment")
 
     def _keep_committing(self) -> None:
-        """Let a leaving member commit in the generation of an assignment that ``_take_over`` has not begun to handle.
+        """Let a leaving member commit in the generation of its newest assignment.
 
-        Do nothing if there is no such assignment. A member whose member id has changed cannot commit.
+        Do nothing if ``_take_over`` has started for this assignment. A member whose member id has changed cannot
+        commit.
         """
         # The broker refuses commits in the generation before. Without this, the work of a member that is stopped during
         # a rebalance would be done again by another member.

@@ -7,11 +7,12 @@ Waiter = TypeVar("Waiter", bound=Hashable)
 
 
 class Assignment(NamedTuple):
-    """The partitions of a member after a change, compared with those before.
+    """A change of the partitions that a member reads.
 
     A partition that must be read again from another offset is in ``gained`` and in ``lost``.
 
     Attributes:
+        held: The partitions that the member reads after the change.
         gained: The partitions that the member begins to read.
         lost: The partitions that the member stops reading.
     """

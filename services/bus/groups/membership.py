@@ -44,7 +44,7 @@ HASTE_S: Final = 0.05
 
 
 class MemberGeneration(NamedTuple):
-    """A generation of the group, and the member's id in it.
+    """A member's id, and the generation of the consumer group in which the member has this id.
 
     A member that the group has removed joins again with a new ``member_id``.
     """
@@ -185,7 +185,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
             await asyncio.sleep(HASTE_S)
 
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the group's committed offsets. Leave out partitions without one. Retry without limit."""
+        """Return the group's committed offset for each partition that has one. Retry without limit."""
         found = await self._coordinator.fetch_committed_offsets([TopicPartition(*p) for p in partitions])
         return {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
 
@@ -204,7 +204,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokaf
         return True
 
     async def leave(self) -> None:
-        """Stop. Tell the broker that this member leaves the group, unless the membership is static."""
+        """Stop the heartbeats, and leave the group at once. A static member leaves when its session times out."""
         if self._coordinator.rebalancing:
             await bounded_close(self._coordinator.abandon_join())
         await bounded_close(self._coordinator.close())

@@ -43,7 +43,7 @@ async def read_setting(
 
 
 async def alter_setting(admin: Any, setting: str, value: str, topics: Iterable[str]) -> list[SettingRefusal]:
-    """Set the setting of these topics to ``value``. Return a refusal for each topic that was not changed.
+    """Change ``setting`` of these topics to ``value``. Return a refusal for each topic that was not changed.
 
     Raises:
         KafkaError: The broker could not answer now.

@@ -41,7 +41,8 @@ class ClientFetchSession:
 
         Args:
             offsets: Partitions to read, each with the next offset to read.
-            whole: Whether ``offsets`` has all partitions to read. If not, the session keeps the others.
+            whole: Whether to read only the partitions in ``offsets``. If not, the session also goes on reading all
+                partitions that it already reads.
         """
         self.answered_for.clear()
         if self._epoch == OPEN_EPOCH:

@@ -79,7 +79,7 @@ class TailReader:
         """Start to deliver a partition's records from ``start`` on, and return the next offset to be delivered.
 
         If the log does not have the offset ``start``, delivery starts at the nearest offset that it has. If the
-        partition is followed already, an earlier ``start`` moves its position back, and a later one changes nothing.
+        partition is followed already, delivery can only move back: a ``start`` after its next offset changes nothing.
 
         Raises:
             ValueError: The topic has no such partition.
@@ -93,9 +93,9 @@ class TailReader:
         return begin
 
     def rewind(self, offsets: Mapping[tuple[Topic, int], int]) -> None:
-        """Move followed partitions back to ``offsets``, so that their records from there on are delivered again.
+        """Move partitions back to their offsets in ``offsets``, so that the records from there on are delivered again.
 
-        A partition that is not beyond its offset stays where it is. All others move before any record is delivered.
+        A partition that has not passed its offset stays where it is. All moves are done before the next delivery.
         """
         positions = {(topic.name, partition): offset for (topic, partition), offset in offsets.items()}
         behind = {key: offset for key, offset in positions.items() if (self._fetcher.position(key) or 0) > offset}

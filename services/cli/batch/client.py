@@ -123,8 +123,8 @@ def store_input(store: FolderStore, batch_id: str, filename: str, write: Callabl
     """Store the input file of a new job, and check its lines.
 
     Raises:
-        UserError: The input is invalid, for example because two lines have the same ``custom_id``. Or the job's folder
-            already has results.
+        UserError: The input is empty, or two lines have the same ``custom_id``. Or the job ran earlier, the log has
+            lost it, and its folder still has results.
     """
     file_id = input_file_id(batch_id)
     folder = store.work_folder(batch_id)

@@ -30,9 +30,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         regex: A regular expression. The first group of its last match is the score.
         json: Path of the score in an answer that is JSON, such as ``rating.total``.
         cel: An expression in the Common Expression Language whose value is the score.
-        sample: Number of random lines that each model, except the first, answers before its other lines. From these
-            answers, Railbus learns what a line costs with the model, and how well the scores of its answers agree with
-            the scores of the previous model's answers.
+        sample: Number of random lines with which the second and every later model begins. The answers to these lines
+            show what a line costs, and how well the scores agree with the scores of the previous model.
     """
 
     regex: str | None = None

@@ -102,7 +102,11 @@ def _add_input_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 if a line has no answer or a job did not complete."""
+    """Perform the action ``args.action``, and return the exit code.
+
+    For ``run`` and ``results``, it is 1 if a line has no answer or the job did not complete. In all other cases,
+    it is 0.
+    """
     return run_coroutine(_run(args))
 
 

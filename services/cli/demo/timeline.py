@@ -62,7 +62,7 @@ def written_us(record: Received) -> int:
 
 
 def in_order(records: Sequence[Received]) -> list[Received]:
-    """Sort records by time. Those of ``railbus.streams`` keep their given order, even if their times disagree."""
+    """Sort records by time. Records of ``railbus.streams`` stay in the order of ``records``, whatever their times."""
     keyed: list[tuple[int, int, Received]] = []
     newest = 0
     for number, record in enumerate(records):

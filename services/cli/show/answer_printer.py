@@ -55,9 +55,9 @@ class AnswerPrinter:
 
 
 async def print_answer(answer: Awaitable[None], printer: AnswerPrinter) -> int:
-    """Wait for the end of an answer, print a closing line or an error, and return the exit code.
+    """Await ``answer``, then print a closing line or an error. Return the exit code.
 
-    ``answer`` itself must call ``printer.take`` with each op.
+    ``answer`` must call ``printer.take`` with each op.
     """
     try:
         await answer

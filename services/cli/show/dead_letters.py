@@ -133,10 +133,12 @@ def dead_letter_details(record: DeadLetterRecord, most_bytes: int) -> Iterator[s
 
 
 def original_record(record: DeadLetterRecord, partitions: int) -> RawRecord:
-    """Restore the original record, to be written again.
+    """Return the record that a replay of this dead letter writes.
+
+    ``partitions`` is the number of partitions of ``railbus.requests``.
 
     Raises:
-        ValueError: The record cannot be restored.
+        ValueError: The dead letter cannot be replayed.
     """
     if record.cut:
         original = f"{record.topic} {record.partition}:{record.offset}"

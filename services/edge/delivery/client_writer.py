@@ -92,7 +92,10 @@ class ClientWriter:
         return "slow"
 
     async def close(self) -> None:
-        """Wait until the transport's buffer is empty. After ``CLOSE_TIMEOUT_S``, abort the connection."""
+        """Wait until the transport's buffer is empty.
+
+        If it is not empty after ``CLOSE_TIMEOUT_S``, abort the connection.
+        """
         for _ in range(int(CLOSE_TIMEOUT_S / _POLL_S)):
             if not self.unread_bytes or self._transport.is_closing():
                 return

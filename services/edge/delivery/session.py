@@ -123,7 +123,7 @@ class DeliverySession:
     def has_resumed_with(self, logged: LoggedEvent) -> bool:
         """Return whether this event was in the history that ``resume`` applied.
 
-        Two events with the same offset but different append times count as different events.
+        Events are recognised by offset and append time, because a broker that lost records assigns their offsets again.
         """
         return (logged.offset, logged.log_ms) in self._resumed_with
 

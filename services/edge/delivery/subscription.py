@@ -130,7 +130,8 @@ class Subscription:
     def expired(self, at_us: int) -> bool:
         """Return whether the stream has lasted ``EXPIRY_MARGIN_US`` longer than the request's total deadline.
 
-        Return False until the history has been sent. ``at_us`` is the time now by the clock ``steady_us``.
+        If ``history`` must be sent first, return False until it was sent. ``at_us`` is the time now by the clock
+        ``steady_us``.
         """
         deadline_us = self.opened_us + self.request.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US

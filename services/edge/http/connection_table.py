@@ -36,8 +36,8 @@ class ConnectionAdmission(Generic[Key]):
 
     Attributes:
         over: The limit that the connection exceeded; None if it exceeded none.
-        evicted: Another connection, with its ``Wait``. It was removed from the table to make room, and the caller must
-            close it. None if no connection was removed.
+        evicted: A connection that was removed from the table to make room, and its ``Wait``. The caller must close
+            this connection. None if no connection was removed.
         refusal: Equal to ``over`` if no room could be made; otherwise None. If it is set, the caller must refuse every
             request except a health check.
     """
@@ -126,7 +126,10 @@ class ConnectionTable(Generic[Key]):
             self._groups[entry.group].waiting[key] = None
 
     def busy(self, key: Key) -> None:
-        """Mark a connection as not waiting for its client. It has no deadline until ``wait`` sets one."""
+        """Record that a connection no longer waits for its client.
+
+        The connection has no deadline until ``wait`` sets one.
+        """
         entry = self._entries.get(key)
         if entry is not None:
             entry.wait = None
@@ -135,15 +138,14 @@ class ConnectionTable(Generic[Key]):
                 self._groups[entry.group].waiting.pop(key, None)
 
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
-        """Count a trusted proxy's connection towards the limit of the client whose request the connection carries.
+        """Count a trusted proxy's connection for the client at ``address``, or for no client (``PROXIED``).
 
-        If the client is at its limit, the client's connection that has waited longest is removed from the table. If
-        none of the client's connections waits (see ``Wait``), the table does not change, and the result has a
-        ``refusal``.
+        If the client already has its maximum number of connections, the one that has waited longest (see ``Wait``) is
+        removed from the table. If none of them waits, the table does not change, and the result has a ``refusal``.
 
         Args:
             key: The connection.
-            address: The client's address, or ``PROXIED`` if the connection carries no request.
+            address: Address of the client whose request is on the connection; ``PROXIED`` between two requests.
         """
         # ``address`` is ``PROXIED`` between two requests.
         entry, name = self._entries.get(key), address_group(address)

@@ -103,15 +103,17 @@ class Connections:
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
         """Count a new connection.
 
-        At a limit, the new connection replaces a waiting one, or it is refused (see ``ConnectionTable``).
+        At a limit, close the connection that has waited longest for its client. If none waits, refuse the new
+        connection. ``ConnectionTable`` has the exact rule.
         """
         counted = PROXIED if self.proxies.trusts(address) else address
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a trusted proxy's connection for the client at ``address``.
+        """Count a trusted proxy's connection for the client at ``address``, or for no client (``PROXIED``).
 
-        If ``address`` is ``PROXIED``, count the connection for no client. Return the limit that forbids this, or None.
+        At the client's limit, close the client's connection that has waited longest. If none waits, return the limit.
+        In all other cases, return None.
         """
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)

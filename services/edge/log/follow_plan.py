@@ -36,7 +36,7 @@ class FollowPlan:
         return self._wanted - self.followed
 
     def switch_homes(self) -> bool:
-        """Replace the present home partitions with the next ones, if the edge already reads each of the next ones.
+        """Make the next home partitions the present ones, if the edge already reads all of the next home partitions.
 
         Return whether ``homes`` has changed.
         """

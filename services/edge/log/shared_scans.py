@@ -163,7 +163,7 @@ class ScanQueue:
             turn.leave(scan)
 
     def begin_turn(self) -> ScanTurn | None:
-        """Start and return a turn for the next look-up. Return None if no turn may start now."""
+        """Choose a look-up and start a turn for it. Return the turn; None if no turn may start now."""
         lent = Counter(turn.owner.tenant for turn in self._turns.values())
         for tenant, scans in self._by_tenant.items():
             owner = next((scan for scan in scans if scan.place not in self._turns), None)

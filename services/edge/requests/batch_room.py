@@ -38,7 +38,7 @@ class BatchRoom:
     """Decides which batch requests may use a stream of this edge.
 
     Args:
-        most_streams: Maximum number of open streams at this edge, and also of waiting batch requests.
+        most_streams: Maximum number of open streams at this edge. No more than this number of batch requests may wait.
         open_streams: Returns how many streams are open.
 
     Attributes:
@@ -83,7 +83,7 @@ class BatchRoom:
             EDGE_BATCH_WAITING.dec()
 
     def admit(self) -> None:
-        """Give the streams that are free for batch requests to the waiting requests, the oldest first.
+        """Let the oldest waiting requests proceed, one for each stream that is free for batch requests.
 
         Call this whenever a stream has ended.
         """

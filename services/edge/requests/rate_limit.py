@@ -76,7 +76,7 @@ class LocalLimiter:
         return decision.wait_us
 
     def give_back(self, tenant: str, cost_us: int) -> None:
-        """Undo a charge or a part of it."""
+        """Undo a charge or a part of it. ``cost_us`` is ``Rate.cost_us`` of the units to undo."""
         if tenant in self._arrivals:
             self._arrivals[tenant] -= cost_us
 

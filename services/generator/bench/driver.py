@@ -35,7 +35,7 @@ class Driver:
         return time.monotonic() >= self._until
 
     def restart_limit(self) -> None:
-        """Restart the workload's time limit."""
+        """Let the workload's time limit count from now."""
         self._until = time.monotonic() + self._workload.limit_s
 
     async def warm_up(self) -> None:

@@ -86,7 +86,8 @@ class OpenAISettings:
         """Return the server's URL, ending in ``/v1``.
 
         Raises:
-            UserError: ``upstream_url`` is not set, is not an HTTP URL, or has a user name although an API key is set.
+            UserError: ``upstream_url`` is not set or is not an HTTP URL, or it contains a user name and an API key is
+                set.
         """
         if not self.upstream_url:
             raise UserError("engine openai needs RAILBUS_UPSTREAM_URL, such as http://127.0.0.1:8000")

@@ -57,9 +57,10 @@ class UpstreamMetrics:
         self._answered = False
 
     async def start(self) -> None:
-        """Read the metrics every ``POLL_INTERVAL_S``.
+        """Read the metrics every ``POLL_INTERVAL_S`` seconds.
 
-        Stop if the first answer with an HTTP status below 500 has no token counts.
+        While the server cannot be reached or answers with an HTTP status of 500 or more, it is regarded as starting.
+        If the first other answer has no token counts, the metrics are not read again.
         """
         first = await self.poll()
         if first is not None or not self._answered:

@@ -23,7 +23,7 @@ class PrecisionSpec:
         arithmetic: Precision of the multiplication.
         unpacked: Whether weights must be unpacked before the multiplication.
         lost_points: MMLU points that a model of 8 B parameters loses against BF16.
-        note: The loss of quality in words.
+        note: A few words about the loss of quality, such as ``small loss``.
     """
 
     name: Precision

@@ -11,7 +11,7 @@ from services.planner.batch.ways import BatchJob, Way
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The way that is best for a batch job by one criterion.
+    """The choice of a way to run a batch job, by one criterion.
 
     Attributes:
         question: The criterion, such as ``fastest``.

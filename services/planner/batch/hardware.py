@@ -170,7 +170,11 @@ def layouts(count: int) -> Iterator[Layout]:
 
 
 def what_would_fit(model: Model, gpu: Gpu, work: BatchWork) -> str:
-    """Name the precisions or the accelerators with which the model would fit into memory."""
+    """Return a text that says in which precisions the model fits on one GPU of this type.
+
+    If no precision fits, the text names other accelerators on which the model fits in int4, or the number of GPUs of
+    this type to split the model over. If there are none of these, the text advises a smaller model.
+    """
     here = [
         spec.name for spec in PRECISIONS.values() if _fits(Deployment(model=model, gpu=gpu, precision=spec.name), work)
     ]

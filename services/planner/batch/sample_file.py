@@ -72,8 +72,11 @@ def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[st
     A closed loop is a load test with a fixed number of concurrent requests. The loops run one after the other. The
     loop in the middle has ``at_once`` concurrent requests. The first loop and the last loop have 1 concurrent request.
     If ``at_once`` is above 3, the loops just before and just after the middle have the rounded square root of
-    ``at_once``. So with ``at_once=16``, the numbers are 1, 4, 16, 4, 1. Two loops with the same number divide a
-    group of prompts between them. If the group is too small for two loops, the loop after the middle is left out.
+    ``at_once``. So with ``at_once=16``, the numbers are 1, 4, 16, 4, 1.
+
+    The loop in the middle has a group of prompts for itself. Two other loops with the same number share a group: each
+    gets half. If this group is too small to halve, the first of the two loops gets all of it, and the second is left
+    out.
 
     Raises:
         UserError: There are too few prompts.

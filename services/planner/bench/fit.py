@@ -35,10 +35,11 @@ class FittedRoofline:
         bandwidth: Share of the data sheet's memory bandwidth that the engine reaches.
         layer_us: Fixed time of each layer in a step, in microseconds.
         first_ms: Time to the first token, minus the prefill.
-        token_ms: Extra time of a step for each token that it decodes or verifies, except for the first one in this
-            step.
+        token_ms: Milliseconds by which each decoded or verified token lengthens a step. The first token of a step
+            adds nothing.
         draft_cost: Correction factor for the time of a draft step.
-        overhead: Extra time of a draft-and-verify cycle, divided by the time of a plain step.
+        overhead: Time of a draft-and-verify cycle outside its draft and verify steps, divided by the time of a plain
+            step.
     """
 
     target: Model

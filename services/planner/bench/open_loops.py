@@ -33,7 +33,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSummary:
-    """The summary of the open loops of one arm that have the same ``cache``.
+    """Summary of one arm's open loops: either of all with a warm cache, or of all with a cold cache.
 
     ``ttft``, ``token`` and ``total`` are percentiles over the answered requests, in milliseconds. They are None if no
     request was answered. ``token`` is also None if every answer came in one piece.

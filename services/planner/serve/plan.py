@@ -132,7 +132,7 @@ class ServePlan:
 
 
 def engine_kind(model: Model, gpu: Gpu, precision: Precision, layout: Layout, demand: Demand) -> EngineKind:
-    """Describe an engine that runs the model on a layout of accelerators, with its predicted times.
+    """Predict the capacity and the step times of an engine that runs the model on the given accelerators.
 
     Raises:
         ValueError: The model or an answer does not fit into memory, or the layout does not suit the model.
@@ -183,9 +183,9 @@ def kind_of(
 
 
 def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
-    """Describe a limit that is exceeded. Return None if no limit is exceeded.
+    """Return a description of the first limit that the latencies ``seen`` exceed; None if they exceed no limit.
 
-    If the engine is overloaded (``seen`` is None), say what the engine lacks.
+    ``seen`` is None if the engine is overloaded. The description then says what the engine lacks.
     """
     if seen is None:
         return "no room for more answers, or no time for more prompts"

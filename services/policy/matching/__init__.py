@@ -1,7 +1,7 @@
 """Match many patterns in text that arrives in pieces.
 
 ``Automaton`` has the patterns of a policy, and ``Scanner`` the state of one text. The matches do not depend on how the
-text is divided. Of overlapping matches of a pattern, only one is taken.
+text is divided. If matches of a pattern overlap, ``Scanner`` returns only one of them.
 """
 
 from services.policy.matching.automaton import Automaton, Rule

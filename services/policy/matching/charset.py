@@ -47,7 +47,7 @@ def contains(chars: CharSet, char: str) -> bool:
 
 
 def without_case(chars: CharSet) -> CharSet:
-    """Return the set for matching without regard to case, such as ``[Aa]`` for ``[a]``.
+    """Return ``chars`` with both cases of each letter, such as ``[Aa]`` for ``[a]``.
 
     In a range of more than ``_MAX_FOLDED_RANGE`` characters, only ASCII letters get their other case.
     """

@@ -63,7 +63,7 @@ class FoldedWords:
             self._automaton.make_automaton()
 
     def find(self, text: str) -> list[FoundSpan]:
-        """Find these words in a text, even where they are disguised. A match inside a longer word is ignored."""
+        """Search ``text`` for the words, even where they are disguised. Ignore a match inside a longer word."""
         if self._empty:
             return []
         hits = list(self._automaton.iter(fold(text)))

@@ -27,7 +27,7 @@ class Positions:
     _begun: int = 0
 
     def add(self, node: Node) -> tuple[set[int], set[int]]:
-        """Add a pattern. Return the positions in the pattern where a match may begin, and those where it may end.
+        """Add a pattern. Return the positions with which a match may begin, and those with which a match may end.
 
         Raises:
             BadPattern: The pattern matches the empty text, or it has too many positions because of repeats, such as

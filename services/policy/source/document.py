@@ -47,7 +47,8 @@ class InputRails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         deadline_ms: Default of the rails' ``deadline_ms``.
         on_broken: Default of the rails' ``on_broken``.
         recognizers: Recognizers of personal data in addition to the patterns. The only allowed entry is ``presidio``.
-        rail: The rails, the most important first.
+        rail: The rails. If several refuse a prompt, the first of them gives the reason. ``admission`` counts as the
+            first, wherever it is listed.
     """
 
     deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] = 150
@@ -157,10 +158,10 @@ class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     replacements: dict[str, Text]
 
     def __post_init__(self) -> None:
-        """Check the classes of requests.
+        """Check the definitions of the request classes.
 
         Raises:
-            ValueError: A class contradicts itself.
+            ValueError: The definition of a class is invalid.
         """
         self.service_classes()
 

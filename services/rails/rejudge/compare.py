@@ -20,7 +20,7 @@ _ANSWERS: Final[frozenset[RailResult]] = frozenset({"passed", "blocked", "masked
 
 
 class JudgedPrompt(NamedTuple):
-    """The parts of a verdict that are compared. Times and durations are not among them.
+    """The parts of a verdict that are compared with those of another policy's verdict. Times are not compared.
 
     Attributes:
         blocked: Rails that refused the prompt.

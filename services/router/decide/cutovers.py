@@ -84,7 +84,7 @@ def choose_cutover(state: RequestState, known_us: int, now_us: int, budgets: Att
         state: The request.
         known_us: The time up to which the log was read. Deadlines are compared with this time.
         now_us: The current time. Only the budgets use it.
-        budgets: The budgets of further attempts.
+        budgets: The budget for fallbacks, the budget for retries, and the circuit breaker.
     """
     plans = _due_cutovers(state, known_us, prefer_cloud=budgets.breaker.state != "closed")
     against = []

@@ -19,7 +19,7 @@ class AttemptRecord:
 
     Attributes:
         opened_us: When the attempt's ``Cutover`` was appended, by the broker's clock; None for attempt 1.
-        last: The event that ended the attempt; None before.
+        last: The event that ended the attempt; None if the attempt has not ended.
         last_ms: When ``last`` was appended, in milliseconds since the epoch; 0 if ``last`` is None.
     """
 
@@ -36,7 +36,10 @@ class AttemptRecord:
         return self.last is not None
 
     def account(self) -> AttemptAccount:
-        """Return the attempt's account so far. If the worker reported no usage, count the tokens of its chunks."""
+        """Return the costs and results of the attempt so far.
+
+        If the worker has reported no number of completion tokens, the tokens of the chunks are counted instead.
+        """
         started, last = self.started, self.last
         usage = Usage() if last is None else last.usage
         if not usage.completion_tokens:

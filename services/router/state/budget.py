@@ -20,7 +20,7 @@ class _Second:
 
 
 class SpendTracker:
-    """Counts the requests of one partition, and its attempts of one kind: fallbacks (attempts in the cloud) or retries.
+    """Counts the requests of one partition, and either the fallbacks (attempts in the cloud) or the retries.
 
     Times are microseconds since the epoch.
     """
@@ -41,9 +41,9 @@ class SpendTracker:
         return self._budget.allows(usd, now_us)
 
     def reserve(self, request_id: str, usd: float) -> None:
-        """Count an attempt and its price while its ``Cutover`` is being written.
+        """Count one more attempt, with the estimated price ``usd``, until ``release`` is called.
 
-        Call ``release`` when the ``Cutover`` was read back.
+        Call ``reserve`` before the ``Cutover`` is written, and ``release`` when the ``Cutover`` was read back.
         """
         self._reserved[request_id] = usd
 
@@ -63,9 +63,11 @@ class SpendTracker:
             second.usd = max(0.0, second.usd + usd)
 
     def totals(self, now_us: int) -> tuple[int, int, float]:
-        """Return the number of requests, the number of fallbacks (or retries), and the price of these in US dollars.
+        """Return three numbers for the last ``WINDOW_S`` seconds.
 
-        Only the last ``WINDOW_S`` seconds count. Attempts that are reserved (see ``reserve``) count, too.
+        * The number of requests.
+        * The number of fallbacks or retries. Reserved ones (see ``reserve``) count, too.
+        * The price of these fallbacks or retries, in US dollars.
         """
         now_s = now_us // 1_000_000
         if now_s != self._summed_s:
@@ -113,10 +115,10 @@ class FallbackBudget:
         return fits
 
     def used(self, now_us: int) -> float:
-        """Return which fraction of the allowed attempts or of the allowed money is used up, whichever is larger.
+        """Return the used fraction of the allowed attempts or of the allowed money, whichever is larger.
 
-        A fraction of 1 means that the budget is used up. If an attempt was refused within the last minute, return 1 or
-        more. But if the number of allowed attempts is 0, return the used fraction of the allowed money.
+        For one minute after an attempt was refused, return at least 1. While no attempts are allowed, ignore attempts
+        and refusals, and return the used fraction of the allowed money.
         """
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0

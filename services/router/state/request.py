@@ -223,8 +223,8 @@ class RequestState:
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
         """Return whether to write the decision ``key`` now. If so, also store the present time in ``pending``.
 
-        A decision in ``pending`` was written and not read back from the log yet. Write it again only if ``known_us`` is
-        at least ``RETRY_US`` after that writing.
+        A decision in ``pending`` was written, but not read back from the log yet. It may be written again when the
+        router has read the log up to ``RETRY_US`` after the time stored in ``pending``.
 
         Args:
             key: Names the decision.

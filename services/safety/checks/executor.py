@@ -72,9 +72,10 @@ class TimeoutSweeper:
             task.uncancel()
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
-        """Return whether the time limit alone cancelled the task.
+        """Return whether ``task`` was cancelled only because its time limit passed.
 
-        Also withdraw the time limit's own request to cancel (with ``Task.uncancel``). Other requests to cancel remain.
+        If the time limit passed, undo this cancellation with ``Task.uncancel``. If anyone else has cancelled the task,
+        the task stays cancelled.
         """
         if task not in self._cancelled:
             return False

@@ -37,7 +37,7 @@ async def railbus_output(text: str) -> RailOutcome:  # noqa: ARG001 - NeMo compi
 
 
 class NemoCheck:
-    """Tier 1 of the checks of answers, for one policy version: the output rails of NeMo Guardrails.
+    """Checks answers with the output rails of NeMo Guardrails (tier 1), for one version of a policy.
 
     Args:
         engine: A started IORails engine with the policy's output rails.

@@ -36,7 +36,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """The outcome of a check that could not be done. The text that it should have checked stays unchecked.
+    """The outcome of a check that was not completed. The text stays unchecked.
 
     The reason must not contain user text.
     """

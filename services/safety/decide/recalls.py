@@ -58,7 +58,7 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
 
 
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
-    """Return the indexes, in ``policy.rules``, of the rules whose matches stop the answer."""
+    """Return the indexes, in ``policy.rules``, of the rules whose matches stop an answer to ``tenant``."""
     by_tenant = _immediate.setdefault(policy, {})
     found = by_tenant.get(tenant)
     if found is None:
@@ -91,7 +91,7 @@ class RecallBuilder:
         self._recall_ids: tuple[set[str], ...] = (set(), set(), set())  # by tier; at most the limit and one more
 
     def finding(self, tier: int, span: FoundSpan, outputs: list[RunOutput]) -> bool:
-        """Add a recall to ``outputs``, if Rego wants a recall for the finding.
+        """Add a recall to ``outputs`` for a finding, if Rego's ruling requires one.
 
         Return whether the recall stops the answer.
         """
@@ -109,7 +109,7 @@ class RecallBuilder:
         return False
 
     def unchecked(self, tracker: WindowTracker, pending: PendingCheck, outputs: list[RunOutput]) -> bool:
-        """Add a recall to ``outputs``, if Rego wants a recall for a window that could not be checked.
+        """Add a recall to ``outputs`` for a window that could not be checked, if Rego's ruling requires one.
 
         Return whether the check's tier (1 for NeMo rails, 2 for classifiers) must stop. After a tier has stopped, it
         checks no further windows of the run.

@@ -123,9 +123,9 @@ class RequestCheck:
         return outputs
 
     def is_needed(self, output: RunOutput) -> bool:
-        """Return whether a postponed check must still be run, or a postponed event must still be written.
+        """Return whether ``output``, which was held back, is still needed.
 
-        If an event must be written, count it as written from now on.
+        If it is an event that is still needed, count the event as written from now on.
         """
         if self.settled(output.attempt):
             return False

@@ -57,8 +57,8 @@ class _Clearance(NamedTuple):
 class RunCheck:
     """The checks of one run.
 
-    ``add``, ``finish``, ``read`` and ``take_outcome`` return a list. It has recalls and clearances to write, and
-    further checks to run. The caller processes this list from first to last.
+    ``add``, ``finish``, ``read`` and ``take_outcome`` return a list of events to write (``Recall`` and ``Cleared``)
+    and further checks to run. The caller must process this list in its order.
 
     Attributes:
         gated: Whether the delivery mode is ``gated``.
@@ -130,10 +130,13 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None, *, closed: bool = False) -> _Outputs:
-        """Record that the run's last chunk is ``last_seq``. Then check text as ``read`` does.
+        """Record which chunk is the run's last one. Then check text as ``read`` does.
 
-        If ``last_seq`` is None, the last chunk is the one before the first missing chunk. ``closed`` says that chunks
-        which are missing now are never shown. After the first call, only a call with ``closed`` changes the last chunk.
+        The first call records the last chunk. A later call changes it only if ``closed`` is true.
+
+        Args:
+            last_seq: ``seq`` of the last chunk. None means the chunk before the first missing chunk.
+            closed: Whether the chunks that are still missing can no longer be shown.
         """
         if self._last_seq is None or closed:
             self._last_seq = self.last_seq if last_seq is None else last_seq

@@ -100,11 +100,10 @@ class WindowTracker:
             self.passed += 1
 
     def is_whole_elsewhere(self, pending: PendingCheck, start: int, end: int) -> bool:
-        """Return whether a neighbouring window has all of a finding that the window of ``pending`` may have cut off.
+        """Return whether a finding reaches an end of its window, but lies in the overlap with the neighbouring window.
 
-        ``start`` and ``end`` are the offsets of the finding in the run's text. The finding may be cut off if it reaches
-        the start or the end of the window. A neighbouring window has all of the finding if the finding fits into the
-        overlap of the two windows.
+        The window is that of ``pending``. ``start`` and ``end`` are the offsets of the finding in the run's text. The
+        window may have cut the finding off, but the neighbouring window has all of it.
         """
         if start == pending.start > 0:
             return end <= pending.previous_end

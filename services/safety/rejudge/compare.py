@@ -34,13 +34,14 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """The result of comparing the recorded recalls with the recalls under the other policy.
+    """The result of comparing the recorded recalls with the recalls under another policy.
 
     Attributes:
-        same: Number of recalls that are the same.
+        same: Number of recorded recalls that the other policy makes, too, with the same rule, category, place, action
+            and replacement.
         unchecked: Number of recorded recalls that were made because a check gave no answer. These recalls are not
             compared.
-        differences: All differences, in the order of their runs and of their places in the text.
+        differences: All differences, sorted by run, then by the start of the recalled text.
     """
 
     same: int = 0
@@ -51,8 +52,8 @@ class Comparison:
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
     """Compare the recorded recalls of each run with the recalls that another policy makes in this run.
 
-    Under the other policy, a rule may make a different recall instead of a recorded one. These two recalls become one
-    ``Difference``, whose ``change`` is ``"moves"``.
+    A rule's recall can have another place, category or action under the other policy. The recorded recall and the new
+    recall then become one ``Difference``, whose ``change`` is ``"moves"``.
     """
     found = Comparison()
     for name, run in runs.items():
@@ -129,12 +130,13 @@ class RuleScore:
 
 @dataclass(slots=True)
 class Scores:
-    """The result of comparing labels with the recalls under the other policy, not with the recorded recalls.
+    """The scores of the other policy's rules: the result of comparing their recalls with labels.
 
     A label is a piece of text that a person has marked as a finding.
 
     Attributes:
-        rules: One score for each pair of a rule and a category with at least one recall.
+        rules: One score for each rule that made a recall. A rule with recalls in several categories has one score for
+            each of these categories.
         labels: For each category, the number of labels in answers that the rules checked.
         found: For each category, the number of these labels that overlap a recall of the same category.
         unknown: Number of labels in answers that the rules did not check.
@@ -147,7 +149,7 @@ class Scores:
 
 
 def score(runs: Mapping[RunId, JudgedRun], labels: Iterable[Label] | None, requests: set[str]) -> Scores:
-    """Score each rule. Without labels, only ``recalls``, ``exposed_chars`` and ``removed_chars`` are meaningful."""
+    """Score each rule. Without labels, the fields ``right`` and ``wrong_chars`` of a rule's score have no meaning."""
     by_request: dict[str, list[Label]] = defaultdict(list)
     for label in labels or ():
         by_request[label.id].append(label)

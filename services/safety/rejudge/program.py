@@ -25,9 +25,9 @@ MAX_SHOWN: Final = 200
 
 
 async def rejudge(args: argparse.Namespace) -> int:
-    """Judge recorded answers again and print the result.
+    """Judge recorded answers again under the policy in the folder ``args.policy``, and print the result.
 
-    Return 0 if the policy's recalls equal the recorded ones, and 1 if they differ.
+    Return 1 if the recalls under this policy differ from the recorded recalls, else 0.
 
     Raises:
         UserError: The policy, the archive or a file of labels cannot be used.

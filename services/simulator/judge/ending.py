@@ -31,7 +31,7 @@ def check_live(ending: Ending) -> None:
 
     * The request is closed, and its ``Account`` events have the outcome with which it was closed.
     * The class ``Screen`` and the simpler function ``truth`` agree which run is shown, and which event closed the
-      request. This is not checked if the result of ``truth`` is not sure.
+      request. This is checked only if the result of ``truth`` has ``sure=True``.
     * If text was sent to a client and the verdict is ``allow`` or ``mask``, the safety service checked or withdrew the
       whole answer.
     """

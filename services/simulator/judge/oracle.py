@@ -378,7 +378,10 @@ class Oracle:
         self._committed[number] = max(position, self._committed.get(number, 0))
 
     def on_begun(self, worker: str, scheduler: Scheduler, ticket: Ticket, slots: int) -> None:
-        """Check that a worker has a free slot, and that no batch request starts while an interactive request waits."""
+        """Check that a worker runs no more requests than it has slots.
+
+        Also check that it begins no batch request while an interactive request waits.
+        """
         name = self._name(ticket.request_id)
         if scheduler.running > slots:
             raise Violation("a worker runs no more than it has slots for", f"{worker} begins {name}")

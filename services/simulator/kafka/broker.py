@@ -123,7 +123,7 @@ class SimulatedBroker:
             reader.wake()
 
     def append_stray(self, number: int) -> None:
-        """Append a verdict with the id of a request that does not exist. ``number`` is part of the seed of the id."""
+        """Append a verdict on a request that does not exist. The request's random id depends on ``number``."""
         request_id, now_us = self._new_id(f"stray/{number}"), self._simulation.now_us
         self.labels[request_id] = -3
         self._simulation.note("broker", "FAULT a verdict on an unknown request")

@@ -8,7 +8,7 @@ import orjson
 
 
 class ScreenState(NamedTuple):
-    """What a client shows after one message of its stream. Only the message ``catch_up`` may have several ops.
+    """What a client shows after one message of its stream. A ``catch_up`` may have several ops, any other has one.
 
     Attributes:
         op_id: Id of the message's last op; empty before the first message.

@@ -56,7 +56,7 @@ class WorldClasses:
 def policy(*, other: bool = False) -> Policy:
     """Return the default policy, but with total deadlines of at most ten seconds.
 
-    With ``other``, one name in the blocklist is different.
+    With ``other``, one name in the blocklist differs from the default policy.
     """
     files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()

@@ -45,7 +45,7 @@ class Pilot:
     """A short measurement before the experiment, to choose the number of measurements.
 
     Attributes:
-        request_s: Seconds of the measurement divided by its number of requests.
+        request_s: Duration of the measurement in seconds, divided by its number of requests.
     """
 
     ready: Ready
@@ -58,8 +58,8 @@ class Laboratory:
     """Starts the engines of an experiment, and compares them.
 
     Attributes:
-        apart: Whether only one engine runs at a time, because there is not enough memory for two.
-        keep: Whether engines stay loaded between rounds, because they take long to start.
+        apart: Whether only one engine may be in memory at a time.
+        keep: Whether engines stay loaded between rounds. This saves the time to start them again.
     """
 
     shape: Shape
@@ -70,7 +70,7 @@ class Laboratory:
     _answers: dict[tuple[tuple[str, str], ...], tuple[Answers, Answers]] = field(default_factory=dict)
 
     async def pilot(self, env: Mapping[str, str]) -> Pilot:
-        """Start the engine once. Measure its start time and its mean time per request."""
+        """Start the engine once, and run a small load. Measure the duration of the start, and the time per request."""
         began = time.monotonic()
         async with self.engine(env) as engine:
             start_s, count = time.monotonic() - began, 4 * self.shape.at_once

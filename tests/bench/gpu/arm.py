@@ -127,7 +127,7 @@ def tell(args, batch, prompt, rounds, *, loaded_s, room=None):
     """Print the figures of one batch size and prompt length as one line.
 
     ``ms_per_token`` and ``ttft_ms`` are medians over the rounds. The value of a round is the median over its requests.
-    ``range`` has the lowest and the highest ``ms_per_token`` of a round.
+    ``range`` has the minimum and the maximum of ``ms_per_token`` over the rounds.
 
     Args:
         args: The options of the command line.

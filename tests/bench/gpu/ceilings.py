@@ -10,7 +10,7 @@ import time
 
 
 def main():
-    """Measure the limits and print them. Exit with an error if there is no GPU."""
+    """Measure the GPU's limits and print them. Exit with an error if there is no GPU."""
     import torch
 
     if not torch.cuda.is_available():

@@ -29,7 +29,7 @@ class State:
         return found
 
     def longest_s(self) -> float | None:
-        """Return the longest duration of a finished benchmark run of an arm, in seconds; None if there is none yet."""
+        """Return the seconds that the longest finished run of an arm took; None if no run of an arm has finished."""
         took = [
             json.loads(path.read_text(encoding="utf-8"))["wall_s"]
             for path in self.folder.glob("*.json")

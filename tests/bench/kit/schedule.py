@@ -165,7 +165,7 @@ def streamed(schedule: Schedule, model: str, prompt: str, number: int, *, usage:
 
     Args:
         schedule: The times and faults of the answer.
-        model: Name of the requested model. ``schedule`` was read from this name, and the chunks contain it.
+        model: Name of the requested model. The chunks contain this name.
         prompt: The whole text of the request.
         number: Number of the answer. The answer's id contains it.
         usage: Whether to send the numbers of tokens in an event before ``[DONE]``.
@@ -243,7 +243,7 @@ def _event(model: str, number: int) -> dict[str, object]:
 
 
 def _around(model: str, number: int) -> tuple[bytes, bytes]:
-    """Return the bytes of an event before and after its delta. They are the same in every event of an answer."""
+    """Return the bytes that precede and follow the delta in each event of an answer."""
     event = _event(model, number) | {"choices": [{"index": 0, "delta": "?", "finish_reason": None}]}
     begin, end = (b"data: " + _json(event) + b"\n\n").rsplit(b'"?"', 1)
     return begin, end

@@ -200,7 +200,7 @@ ENDS = {
 def _edits(ops, length):
     """Return the ops, except each ``replace`` that begins at or after the end of the text on the screen.
 
-    The new text of such a ``replace`` is already in the field ``content`` of the chunk.
+    The field ``content`` of the OpenAI chunk already has the new text of such a ``replace``.
     ``length`` is the number of characters on the screen before the ops.
     """
     edits = []

@@ -230,7 +230,7 @@ class _Run:
             start += len(self.pieces[seq])
 
     def has(self, visible):
-        """Return whether ``visible`` is the beginning of ``shown``, and its length is in ``lengths``."""
+        """Return whether ``shown`` begins with ``visible``, and ``lengths`` has the length of ``visible``."""
         return len(visible) in self.lengths and self.shown.startswith(visible)
 
     def _forget(self):

@@ -1,4 +1,4 @@
-"""The effects of faults: how soon open answers continued, and which faults made two runs execute the same attempt."""
+"""The effects of faults: how soon open answers continued, and which faults caused a second run of an attempt."""
 
 import math
 import time
@@ -18,8 +18,8 @@ class Fault:
         over_ms: When everything worked again after the fault. None until then.
         open: Number of requests that were open when the fault began, and have not continued since. A request continues
             when its client receives an op or the end.
-        last_s: Seconds from the fault's beginning until the newest continuation of one of these requests. None if none
-            has continued.
+        last_s: Seconds from the fault's beginning until the most recent time at which a request that was open at the
+            beginning continued. None if no such request has continued.
     """
 
     def __init__(self, kind, readers):
@@ -48,9 +48,10 @@ class Recovery(NamedTuple):
     Attributes:
         times: Number of faults.
         never: Number of faults after which at least one open answer did not continue.
-        p50_s, p99_s, longest_s: Median, p99 and maximum of a fault's recovery time in seconds: the time from the
-            fault's beginning until every answer that was open then had continued. It is infinite if an answer did not
-            continue. The three attributes are None if no answer was open at any fault.
+        p50_s, p99_s, longest_s: Median, p99 and maximum of the faults' recovery times, in seconds. A recovery time
+            begins with the fault, and ends when all answers that were open at the beginning have continued. If one of
+            these answers did not continue, the recovery time is infinite. The three attributes are None if no answer
+            was open at any fault.
     """
 
     kind: str
@@ -83,12 +84,12 @@ def _rank(times, share):
 
 
 def blame(double_takes, faults):
-    """For each cause, return how many times attempts were executed again.
+    """Count the repeated executions of attempts, by cause.
 
-    If the record that asks for the attempt was written to Kafka more than once, this is the cause. Otherwise, the cause
-    is a fault of a worker or of Kafka. This fault was active when the repeated execution began, or it had ended at most
-    ``AFTER_S`` seconds before. If there are several such faults, the cause is the one that began last. If there is no
-    such fault, the cause is "no fault". Faults of the same kind are counted together.
+    If the record that asks for the attempt was written to Kafka more than once, this is the cause. Otherwise, a fault
+    of a worker or of Kafka can be the cause, if it was active when the repetition began, or had ended at most
+    ``AFTER_S`` seconds before. If there are several such faults, the kind of the one that began last is the cause. If
+    there is none, the cause is "no fault".
     """
     found = Counter()
     for double in double_takes:

@@ -127,7 +127,7 @@ async def test_two_archivers_one_of_them_paused_and_then_killed(lab):
 async def test_two_independent_archivers_write_no_record_twice(lab, tmp_path):
     """If two archivers write the same partition at the same time, each record is archived once.
 
-    Two archivers write at once if one of them does not know yet that the other has taken over the partition.
+    This happens if one of them does not know yet that the other has taken over the partition.
     """
     from services.archive.chain import ArchivedRecord
     from services.archive.keys import Signer

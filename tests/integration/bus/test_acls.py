@@ -207,8 +207,8 @@ async def readable(address, user):
 async def joins(address, user, group):
     """Return whether a user may join a group.
 
-    Kafka requires the same right for joining a group and for committing its offsets. The function commits an offset of
-    ``railbus.dead``, because no service uses a committed offset of that topic.
+    The function tries to commit an offset of the group, because Kafka requires the same right for this as for joining.
+    It uses the topic ``railbus.dead``, because no service needs a committed offset of that topic.
     """
     consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False, **as_user(user))
     try:

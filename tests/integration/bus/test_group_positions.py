@@ -69,7 +69,8 @@ async def test_rewinding_starts_at_its_place_while_a_broker_is_away(
 ) -> None:
     """The reader starts ``rewind_ms`` milliseconds before the newest record, even if the first fetch fails.
 
-    Here, all records are older than ``rewind_ms``, as after a long outage. The reader still reads them.
+    ``rewind_ms`` counts back from the newest record, not from now. So the reader also reads the records of this test,
+    which are all older than ``rewind_ms``, as after a long outage.
     """
     await fill_all(producer, topic, 1)
     await asyncio.sleep(1)

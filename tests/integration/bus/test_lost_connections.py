@@ -37,7 +37,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def told_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delay aiokafka's reaction to a lost connection by ``TOLD_S`` seconds.
 
-    Otherwise aiokafka reacts two iterations of the event loop after the loss.
+    Without this delay, aiokafka reacts two iterations of the event loop after the loss.
     """
     told = AIOKafkaConnection._on_read_task_error
 

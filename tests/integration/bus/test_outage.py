@@ -171,7 +171,7 @@ async def test_a_full_buffer_makes_callers_wait_and_loses_nothing(
 async def test_stopping_ends_all_calls_that_wait_for_a_full_buffer(
     own_embedded_broker: Broker, own: BusSettings, log: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a producer stops, all waiting calls fail, even if their records together are larger than the buffer."""
+    """When a producer stops, all calls that wait for room in its buffer fail."""
     monkeypatch.setattr(producer_module, "BUFFER_BYTES", 20_000)
     monkeypatch.setattr(producer_module, "FLUSH_S", 0.1)
     producer = Producer(own, role=any_role(), name="test")

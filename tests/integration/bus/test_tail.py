@@ -237,9 +237,9 @@ async def test_what_a_handler_raises_ends_the_reader(settings: BusSettings, prod
 
 
 async def test_what_others_put_on_the_log(embedded_broker: Broker, settings: BusSettings, topic: Topic) -> None:
-    """The reader returns malformed records unchanged, and reads compressed records like any others.
+    """The reader skips records of an unknown kind or version, and reads records that their writer has compressed.
 
-    The reader skips records of a kind or version that it does not know.
+    The reader returns a malformed record as an ``UnreadableRecord``.
     """
     good = closed(request_in(0))
     value, headers = encode(good)

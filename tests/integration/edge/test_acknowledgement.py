@@ -49,7 +49,7 @@ async def test_a_websocket_hears_accepted_after_the_broker_has_the_request(own_b
 
 
 async def test_http_headers_with_the_id_follow_the_acknowledgement(own_broker, monkeypatch):
-    """The response headers wait for the acknowledgement, even if ``FIRST_OP_TIMEOUT_S`` has passed."""
+    """Even after ``FIRST_OP_TIMEOUT_S``, no response header is sent before the broker has acknowledged the request."""
     monkeypatch.setattr("services.edge.http.responses.FIRST_OP_TIMEOUT_S", 0.05)
     async with open_lab(own_broker.address) as lab:
         url = await lab.edge()

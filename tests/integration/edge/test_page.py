@@ -37,7 +37,7 @@ async def test_nothing_is_loaded_from_other_origins(parts):
 
 
 async def test_the_policy_leaves_it_working(parts):
-    """The pages have no inline scripts, styles or event handlers. Their Content-Security-Policy would block them."""
+    """The pages have no inline scripts, styles or event handlers, which their Content-Security-Policy blocks."""
     for path, used in PAGES.items():
         _, page = parts[path]
         assert not re.search(r"<script(?![^>]*\ssrc=)[^>]*>", page)

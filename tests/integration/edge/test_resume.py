@@ -76,7 +76,7 @@ async def test_a_running_answer_is_resumed_on_another_edge(lab):
 
 
 async def test_the_edge_that_saw_an_answer_reads_only_its_records_again(lab, monkeypatch):
-    """To repeat an answer that it streamed, an edge reads only the part of the log that has the answer's events."""
+    """An edge that sends an answer a second time reads only the part of the log that has the answer's events."""
     reads = []
     history = LogLookup.history
 

@@ -217,7 +217,8 @@ async def test_a_server_that_knows_no_stream_options_is_asked_without(upstream):
 async def test_a_refusal_that_repeats_the_body_does_not_end_token_counts(upstream):
     """If an error message repeats the request's body, the engine still asks for token counts in later requests.
 
-    The repeated body contains ``stream_options``. So the message looks as if the server did not know this field.
+    The repeated body contains ``stream_options``. The engine stops asking for token counts only if an error names this
+    field and the same request succeeds without it.
     """
 
     async def script(_, body):

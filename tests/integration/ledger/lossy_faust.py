@@ -1,6 +1,7 @@
-"""Defect: a ledger whose Faust drops one record in fifty, as Faust sometimes drops records.
+"""Defect: Faust drops about one record in fifty before the ledger gets it.
 
-Run it with ``python -m tests.integration.ledger.lossy_faust``.
+Faust itself can drop records that it fetches while all partitions are paused. Run this ledger with
+``python -m tests.integration.ledger.lossy_faust``.
 """
 
 import random

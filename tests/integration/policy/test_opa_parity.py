@@ -27,8 +27,9 @@ def opa(request, tmp_path):
 
 
 def asked_of(policy):
-    """Yield the Rego questions of the policy's test cases, and one about each combination of tenant, category and side.
+    """Yield questions for Rego: the name of a rule, and the rule's input.
 
+    The questions are those of the policy's test cases, and one about each combination of tenant, category and side.
     The side is ``input`` (the prompt) or ``output`` (the answer).
     """
     yield from (question for case in cases(policy) for question in rego_questions(policy, case))

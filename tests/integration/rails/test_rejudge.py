@@ -48,7 +48,7 @@ def asked(number):
 async def verdicts():
     """Return the rails' verdicts on ``PROMPTS``, and why the jailbreak classifier cannot be loaded (None if it can).
 
-    The verdict on the prompt ``LATE`` is made up. It denies the prompt, and has one rail, which timed out.
+    The verdict on the prompt ``LATE`` is invented: it denies the prompt, and its only rail timed out.
     """
     classifier = JailbreakClassifier(1)
     missing = await classifier.prepare()

@@ -93,8 +93,9 @@ async def test_request_that_expired_without_a_router_is_closed_by_the_next(lab: 
 async def test_outage_longer_than_any_deadline_leaves_nothing_open(lab: RouterLab) -> None:
     """After an outage of all routers that was longer than any deadline, the next router closes every request.
 
-    The longest interactive deadline is 1 s here, and the outage takes at least 3.5 s. A starting router reads the log
-    from a moment before the newest ``Account``, so it sees every request of this outage.
+    The longest interactive deadline is 1 s here, and the outage takes at least 3.5 s. Only routers write an
+    ``Account``, so the newest ``Account`` is from before the outage. A starting router reads the log from a moment
+    before this ``Account``, so it sees all requests that came during the outage.
     """
     env = {"RAILBUS_TOTAL_MAX_MS": "1000"}
     before, answered, waits = RequestEvents(), RequestEvents(), RequestEvents()

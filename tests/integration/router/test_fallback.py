@@ -93,7 +93,7 @@ async def test_without_a_cloud_each_trigger_retries_on_the_self_hosted_engines(l
 
 
 async def test_routers_that_come_and_go_disturb_nothing(lab: RouterLab) -> None:
-    """Every request is completed in the cloud, although other routers join, stop and are killed meanwhile."""
+    """Every request is completed in the cloud, although routers join, stop and are killed meanwhile."""
     # The total deadline is long, because on a busy machine the routers lose their partitions more often than planned.
     env = CLOUD | {"RAILBUS_KAFKA_SESSION_TIMEOUT_MS": "1000", "RAILBUS_TOTAL_MAX_MS": "60000"}
     people: dict[str, RequestEvents] = {}

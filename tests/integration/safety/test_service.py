@@ -1,4 +1,4 @@
-"""Tests of the safety process on a real log, while it is killed, paused or replaced, or gets a new policy."""
+"""Tests of the safety process on a real log. Some tests kill, pause or replace the process, or change its policy."""
 
 import asyncio
 import random

@@ -41,7 +41,6 @@ def full_disk():
 
 @pytest.mark.parametrize("missing", ["key.pem", "key.pem.pub"])
 def test_after_a_full_disk_the_next_start_makes_the_keys(tmp_path, full_disk, missing):
-    """If a start cannot write a key because the disk is full, the next start writes it. No temporary file is left."""
     key = tmp_path / "key.pem"
     if missing == "key.pem.pub":
         Signer.load_or_create(key)

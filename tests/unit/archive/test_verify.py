@@ -36,9 +36,9 @@ def damaged(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_bit_anywhere_in_a_footer_never_ends_the_reading(damaged):
-    """A flipped bit in any byte of a Parquet footer raises no exception when the checkpoint is read.
+    """Reading a checkpoint raises no exception, whichever byte of the Parquet footer has a flipped bit.
 
-    A footer has names, lengths and type codes. For example, the flipped bit can make a name invalid as UTF-8.
+    For example, a flipped bit can make a column name invalid as UTF-8.
     """
     archive, path, content = damaged
     footer = int.from_bytes(content[-8:-4], "little") + 8
@@ -70,8 +70,7 @@ def test_a_column_name_that_is_no_text_is_named(damaged):
 def test_a_file_in_the_folder_of_another_day_is_named(tmp_path):
     """``verify`` reports a data file that is in the folder of one day, but has records of another day.
 
-    A search that starts at a given day skips the folders of earlier days. It cannot find a record of a later day in
-    such a folder.
+    A search skips the folders of days outside its time range, so it can miss the records of such a file.
     """
     log = [StoredRecord(STREAMS.name, 0, n, BEGIN_MS + n, b"key", b"value", ()) for n in range(4)]
     archive = make_archive(tmp_path / "archive", log, per_file=2)

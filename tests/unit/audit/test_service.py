@@ -1,4 +1,8 @@
-"""Test that an archiver becomes unready if it cannot write, and archives no records that the broker has lost."""
+"""Test that an archiver becomes unready if it cannot write.
+
+Also test what happens to buffered records that are no longer on the log. If retention deleted them, the archiver keeps
+them. If the broker lost the end of the log, the archiver discards them.
+"""
 
 import asyncio
 import errno

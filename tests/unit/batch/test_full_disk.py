@@ -75,10 +75,7 @@ async def test_a_job_may_be_lost_before_its_file_is_synced(service):
 
 
 class Went(Exception):
-    """The mock that ``full_once`` returns raises this exception on its second call.
-
-    It tells a test that the service tried again after the disk was full.
-    """
+    """The service called the mock of ``full_once`` a second time, so it tried again after the disk was full."""
 
 
 def full_once(then):

@@ -150,7 +150,7 @@ def test_partitions_add_up(events, count):
 def test_a_crash_at_any_change_and_reading_again_change_nothing(steps, crashes):
     """If a crash loses the last changes of the ledger's state, the final sums are the same as without the crash.
 
-    After the crash, the events are read again, beginning with the earliest event of which a change was lost.
+    After the crash, the events are read again, beginning with the first event that had made a lost change.
     """
     steps = sorted(((closed_ms(event) + wait, event) for wait, event in steps), key=lambda step: step[0])
     clean = PartitionBooks(0, SHORT)

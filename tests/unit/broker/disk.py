@@ -1,4 +1,4 @@
-"""A broker's data directory in tests. It can be closed properly, or left as a killed broker leaves it."""
+"""A broker's data directory in tests. A test can close it properly, or leave it as a killed broker does."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Tests of invalid requests: bad bytes close only their own connection, and other mistakes get an error code."""
+"""Test that bad bytes make the broker close only their own connection. Other mistakes get an error code."""
 
 import asyncio
 import logging

@@ -97,9 +97,9 @@ def test_lag_counts_what_is_known_to_be_unread() -> None:
 
 
 def test_an_end_that_was_reached_tells_when_unread_records_were_appended() -> None:
-    """A reader at the end offset has read every record that is older than its request for this offset.
+    """If a reader has reached an end offset, ``read_up_to_us`` returns the time when the reader asked for this offset.
 
-    ``read_up_to_us`` returns the time of this request, in microseconds by the reader's clock.
+    Every unread record was appended after this time. The time is in microseconds by the reader's clock.
     """
     holding: HeldPartitions[int] = HeldPartitions()
     holding.assign(frozenset(ALL[:2]))

@@ -24,8 +24,8 @@ DENIED = TopicAuthorizationFailedError.errno
 class Admin:
     """A simulated admin client of aiokafka that records the requests to alter topics.
 
-    ``seen`` is the error code of responses to ``describe_configs``. ``altered`` is the error code of responses to the
-    requests to alter topics, or an exception that is raised instead.
+    ``describe_configs`` responds with the error code ``seen``. A request to alter topics gets a response with the error
+    code ``altered``. If ``altered`` is an exception, the request raises this exception.
     """
 
     def __init__(self, types: dict[str, str], *, seen: int = 0, altered: int | Exception = 0) -> None:

@@ -1,4 +1,4 @@
-"""Test the scripts of the Vertex AI emulator, its answers, and the requests that it refuses as Vertex AI does."""
+"""Test the Vertex AI emulator: scripts in model names, answers, and the requests that it refuses as Vertex AI does."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Test the memory limit that all request bodies share: which connections it closes, and which bodies wait."""
+"""Test the memory limit that all request bodies share: which connections are closed, and which bodies wait."""
 
 import asyncio
 from collections import OrderedDict
@@ -211,7 +211,7 @@ async def test_who_waits_for_long_lets_others_work_and_has_half_of_the_room():
 
 @pytest.mark.parametrize(("size", "together"), [(1, body_room.TURNS_AT_ONCE), (30_000, 2), (200_000, 1)])
 async def test_a_burst_is_begun_a_few_at_a_time(size, together):
-    """If many bodies arrive together, the processing of only a few of them starts in each event loop iteration."""
+    """If ten bodies arrive together, each event loop iteration starts to process at most ``together`` of them."""
     room = BodyRoom(10_000_000, print)
     turn_of, turns_of_loop = {}, 0
 

@@ -60,8 +60,8 @@ class Disk:
     def run(self, slice_records=7):
         """Run one turn after the other until all scans are complete.
 
-        A turn reads ``slice_records`` records at a time. After each such step, the turn ends if a scan is waiting for
-        another turn.
+        A turn reads ``slice_records`` records in each step. After a step, the turn ends if its owner is complete, or if
+        there is a scan that has not joined the turn.
         """
         while turn := self.begin():
             while turn in self.turns:

@@ -1,4 +1,4 @@
-"""Test that the stderr of vLLM's processes is captured at the start of the engine, and Railbus's log lines are not."""
+"""Test which stderr lines are shown while the engine starts: Railbus's log lines, or all lines with ``verbose``."""
 
 import subprocess
 import sys

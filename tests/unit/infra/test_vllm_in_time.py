@@ -1,4 +1,4 @@
-"""Test that ``infra/vllm-in-time.sh`` runs vLLM's tests if there is time, and otherwise reports why it skips them."""
+"""Test that ``infra/vllm-in-time.sh`` runs vLLM's tests if its time limit permits, and otherwise says why not."""
 
 import os
 import subprocess

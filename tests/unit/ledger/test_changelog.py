@@ -1,4 +1,4 @@
-"""Test that the ledger acknowledges a batch of events only when the broker has all changes that they make."""
+"""Test that the ledger acknowledges a batch of events only when the broker has all changes from this batch."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,4 +1,7 @@
-"""Test that a schedule drafts only where drafting saves time, and never above the largest measured batch size."""
+"""Test how the number of drafted tokens is chosen for each batch size.
+
+Drafting is on only where it saves time, and never above the largest measured batch size.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +22,10 @@ def row(arm, batch, token_ms, prompt=64):
 
 
 def measured(**by_batch):
-    """Return a measurement of each arm in ``GAMMAS``. ``b8=(10, 7, 9)`` sets the ms per token at batch size 8."""
+    """Return a measurement of each arm in ``GAMMAS`` at each batch size.
+
+    ``b8=(10, 7, 9)`` means: at batch size 8, the three arms take 10, 7 and 9 ms per token.
+    """
     return [
         row(arm, int(name[1:]), pace)
         for name, paces in by_batch.items()

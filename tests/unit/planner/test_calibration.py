@@ -1,4 +1,4 @@
-"""Test that a fit to data from a known roofline finds this roofline, and that incomparable results are refused."""
+"""Test that a fit to data from a known roofline finds this roofline. Results that cannot be compared are refused."""
 
 import itertools
 import json

@@ -20,8 +20,8 @@ from services.physics.cascade import chain_recall, rank_correlation, recall
 def test_the_designs_table(rho, at_10k, at_20k):
     """The computed recall of a cascade's first model agrees with the design document's table.
 
-    The first model passes on 10,000 or 20,000 of 200,000 requests. The recall is the fraction of the best 2,000
-    requests that are among them. ``rho`` is the rank correlation between the scores of the first and the last model.
+    Of 200,000 requests, 10,000 or 20,000 go from the first model to the last model. The recall is the fraction of the
+    best 2,000 requests that reach the last model. ``rho`` is the rank correlation between the two models' scores.
     """
     assert recall(rho, best=0.01, kept=0.05) == pytest.approx(at_10k, abs=0.02)
     assert recall(rho, best=0.01, kept=0.10) == pytest.approx(at_20k, abs=0.02)

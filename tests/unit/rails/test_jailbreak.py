@@ -135,7 +135,7 @@ async def test_a_score_that_ends_with_another_process_is_no_cancellation(monkeyp
 
 
 class Pool:
-    """A simulated process pool. Its process ends ``faults`` times before it has loaded the model."""
+    """A simulated process pool. The first ``faults`` calls of ``submit`` fail as if the process had ended."""
 
     faults = 3
 

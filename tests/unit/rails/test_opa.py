@@ -17,7 +17,7 @@ ASKED = AdmissionRequest(
 
 
 class Scripted:
-    """A web server's handler that answers with ``status`` and ``body``. If ``body`` is None, it waits for 30 s."""
+    """A web server's handler that answers with ``status`` and ``body``. If ``body`` is None, it answers after 30 s."""
 
     def __init__(self):
         self.status, self.body, self.seen = 200, "", None

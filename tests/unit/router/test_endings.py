@@ -250,9 +250,9 @@ def test_a_start_long_after_the_end_is_no_new_request() -> None:
 
 
 def test_a_closed_request_that_is_written_again_is_remembered_longer() -> None:
-    """If an edge writes a closed request again, a late ``Started`` still does not open this request.
+    """A late ``Started`` does not open a closed request that an edge has written to the log a second time.
 
-    After an edge was cut off from the broker, it may write unacknowledged requests again.
+    An edge that was cut off from the broker may write unacknowledged requests a second time.
     """
     other = next(rid for n in range(1, 40) if partition_for(rid := request_id(n), PARTITIONS) == HERE)
     world = World(RouterConfig(total_max_ms=1_000)).put(request(), failed(retryable=False))
@@ -267,7 +267,7 @@ def test_a_closed_request_that_is_written_again_is_remembered_longer() -> None:
 def test_a_start_that_is_read_long_after_it_was_appended_is_no_new_request() -> None:
     """A ``Started`` event that is read a minute after it was appended does not open a closed request again.
 
-    A router reads events this late after it was cut off from the broker for a while.
+    If a router was cut off from the broker for a while, it reads events this late.
     """
     other = next(rid for n in range(1, 40) if partition_for(rid := request_id(n), PARTITIONS) == HERE)
     world = World(RouterConfig(total_max_ms=1_000)).put(request(), failed(retryable=False), request(other))

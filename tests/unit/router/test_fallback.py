@@ -86,7 +86,7 @@ def test_race_goes_on_when_one_of_the_two_fails() -> None:
 
 
 def test_void_cutover_brings_about_nothing() -> None:
-    """A cutover is void, and has no effect, if the router had not read a chunk that precedes the cutover on the log."""
+    """If the first chunk precedes a TTFT cutover on the log, the cutover is void and has no effect."""
     world = World(CLOUD).put(request(), started())
     world.now_us = T0 + 200 * MS
     late = [write for router in world.routers for write in tick(router, world.now_us)]
@@ -204,7 +204,7 @@ def test_prompt_that_policy_keeps_never_goes(word: object) -> None:
 
 
 def test_verdict_after_the_cutover_still_keeps_the_prompt() -> None:
-    """If a verdict forbids egress between the cutover and the request to the cloud, the prompt is not sent."""
+    """A prompt is not sent to the cloud if egress is forbidden, even if the verdict comes after the cutover."""
     world = World(CLOUD).put(request(), started())
     world.routers.clear()
     world.put(Cutover(**_about(200), attempt=2, trigger="ttft"), verdict(at_ms=210, egress="forbidden"))

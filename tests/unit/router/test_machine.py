@@ -72,7 +72,11 @@ class Routers(SharedLog, RuleBasedStateMachine):
         words=st.tuples(*[st.sampled_from(["allow", "allow", "mask", "keep", "later"])] * MOST_REQUESTS),
     )
     def begin(self, fallbacks: tuple[str, ...], words: tuple[str, ...]) -> None:
-        """Write the first requests, most of them with a verdict, and start one router."""
+        """Write the first requests and their verdicts, and start one router.
+
+        For each request, ``fallbacks`` has the fallback, and ``words`` has the verdict. ``keep`` allows the prompt but
+        forbids egress. ``later`` means that no verdict is written yet.
+        """
         for number, (fallback, word) in enumerate(zip(fallbacks, words, strict=True)):
             self.app_asks(number, fallback, "allowed", self.lane)
             if word == "keep":

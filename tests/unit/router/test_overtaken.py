@@ -94,7 +94,9 @@ def test_overtaken_closed_is_void_and_the_router_decides_again_at_once(
 
 
 def overtaken(policy: RouterConfig, at_ms: int, before: list[AnyEvent], cause: str) -> tuple[World, list[Write]]:
-    """Let a router decide to close a request. Return its world, and the ``Closed``, which is not on the log yet.
+    """Let the only router of a world decide to close a request.
+
+    Return the world, and the router's ``Closed``, which is not on the log yet.
 
     Args:
         policy: The configuration of the router.
@@ -119,7 +121,8 @@ def test_overtaken_rejection_is_void_only_where_another_end_can_come(word: AnyEv
     """The rejection of an unreadable request is void if a ``Started`` or a denial is before it on the log.
 
     The router rejects a request that only a newer version of Railbus can read. Workers or rails of the newer version
-    may already have read it. After a ``Started``, an answer can still come. A denial itself ends the request.
+    may already have read it. If they have written a ``Started``, an answer can still come. If they have denied the
+    request, the router closes it as denied.
     """
     world = World()
     unread = UnreadableRecord(REQUESTS.name, HERE, 7, 0, RID.encode(), b"{", (), NewerVersion("v2"))

@@ -1,6 +1,6 @@
-"""Test that safety remembers a request for as long as it may be open.
+"""Test that the safety service remembers a request for as long as the request may be open.
 
-The settings of the router and the policy's deadlines limit this time.
+The router's settings and the policy's deadlines limit how long a request may be open.
 """
 
 import dataclasses

@@ -267,8 +267,8 @@ def test_a_verdict_may_make_delivery_gated():
 def test_a_policy_that_makes_delivery_gated_is_obeyed_before_the_verdict(tenant, modes):
     """If a policy makes delivery gated, text is cleared only after the classifiers have checked it.
 
-    This includes text that comes before the verdict, because the fold shows all cleared text as soon as the verdict
-    allows the prompt.
+    This is also true of text that comes before the verdict: as soon as the verdict allows the prompt, the fold shows
+    all cleared text.
     """
     text = "I have second thoughts about it. " + "word " * 60
     answer = RunWriter(tenant=tenant)
@@ -358,7 +358,7 @@ def test_finding_that_no_window_holds_without_touching_it_is_recalled(regex, lea
 
 @pytest.mark.parametrize(("lead", "tail"), [(90, 0), (400, 100)])
 def test_a_finding_at_the_edge_of_the_last_or_of_two_windows_is_recalled(lead, tail):
-    """A finding is recalled if it ends with the last window, or if it covers exactly the overlap of two windows."""
+    """A finding is recalled if it ends where the last window ends, or if it is exactly the overlap of two windows."""
 
     def find(look):
         return CheckResult(tuple(FoundSpan("nemo/q", "email", *found.span()) for found in re.finditer("Q+", look.text)))

@@ -103,7 +103,7 @@ def whole_window(look):
 
 
 def honest(look):
-    """Return the outcome of the check request ``look``.
+    """Check the text of ``look``, which is a check request, and return the outcome.
 
     Tier 1 finds the words of ``look.policy.folded``, even if they are disguised. If the text contains "rude word",
     tier 1 also returns a finding that covers the whole text. Tier 2 finds "second thoughts".

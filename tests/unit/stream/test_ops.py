@@ -1,4 +1,4 @@
-"""Test that an op has the same bytes in every version of Railbus. A receipt has a hash of the ops that were sent."""
+"""Test that an op has the same bytes in every version of Railbus. A receipt has a hash of these bytes."""
 
 from typing import get_args
 

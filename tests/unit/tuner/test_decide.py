@@ -26,7 +26,7 @@ def test_no_planted_change_without_a_gain_is_kept():
 def test_noise_alone_passes_less_often_than_the_confidence_says():
     """For a change without effect, the whole confidence interval of the gain is above 0 in at most 2 % of the trials.
 
-    The expected share of such trials is 0.5 %, because the confidence is 99 %.
+    With a confidence of 99 %, 1 % of the intervals are expected not to contain 0. Half of these, 0.5 %, are above 0.
     """
     rng = random.Random(12)
     shown = sum(gain_is_shown(rounds(rng, 5), Rules(margin=0.0)) for _ in range(200))

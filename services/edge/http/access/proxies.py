@@ -39,8 +39,8 @@ class TrustedProxies:
     def client(self, peer: str, values: Sequence[str]) -> str:
         """Return the client's address. ``values`` are the values of the header that ``self.header`` names.
 
-        Read the entries of ``values`` from the last to the first. Return the first address that does not belong to a
-        trusted proxy. If an invalid entry comes first, or if there is no such address, return ``peer``.
+        Read the entries of ``values`` from the last to the first, and skip the addresses of trusted proxies. If the
+        next entry is an address, return it. If it is no address, or if no entry is left, return ``peer``.
         """
         hops = [hop for value in values for hop in value.split(",")]
         for hop in reversed(hops[-MAX_HOPS:]):

@@ -102,7 +102,7 @@ class CompletionParser:
         """Return the result of the generation. ``stream_done`` says whether the server has sent ``[DONE]``.
 
         Raises:
-            EngineError: The answer is incomplete. The error class is ``unavailable``.
+            EngineError: The answer is incomplete (``error_class`` is ``unavailable``).
         """
         if self._finish is None and not (stream_done and self._first_at):
             raise EngineError(
