@@ -12,16 +12,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "ARCHITECTURE.md", "docs/**/*.md", "policies/**/*.md", "infra/**/*.md", "schemas/*.md")
-FOLDERS = ("services", "schemas", "infra", "tests")
+PRODUCT, TESTS = ("services", "schemas", "infra"), "tests"
 LEAST_WORDS = 5
 """Shorter sentences, such as labels of lists, are not drawn."""
 
 _ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
 
 
-def docstrings() -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of each docstring of the product and of its tests."""
-    for path in sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py")):
+def docstrings(*folders: str) -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each docstring in these folders."""
+    for path in sorted(path for folder in folders for path in ROOT.glob(f"{folder}/**/*.py")):
         yield from _docstrings(ast.parse(path.read_text("utf-8")), "", str(path.relative_to(ROOT)))
 
 
@@ -66,9 +66,11 @@ def main() -> None:
         default=30,
         help="number of docstrings to draw, and number of sentences (default: %(default)s)",
     )
+    parser.add_argument("--tests", action="store_true", help="draw docstrings of tests and benchmarks, too")
     options = parser.parse_args()
     dice = random.Random(options.seed)
-    drawn = [*dice.sample(list(docstrings()), options.each), *dice.sample(list(sentences()), options.each)]
+    texts = list(docstrings(*PRODUCT, *([TESTS] if options.tests else [])))
+    drawn = [*dice.sample(texts, options.each), *dice.sample(list(sentences()), options.each)]
     dice.shuffle(drawn)
     for number, (place, text) in enumerate(drawn, 1):
         print(f"--- {number}  [{place}]\n{text}\n")

@@ -130,13 +130,13 @@ class RunCheck:
         return self.read()
 
     def finish(self, last_seq: int | None, *, closed: bool = False) -> _Outputs:
-        """Record which chunk is the run's last one. Then check text as ``read`` does.
+        """Set the end of the run. Then check text as ``read`` does.
 
-        The first call records the last chunk. A later call changes it only if ``closed`` is true.
+        A later call changes the end only if ``closed`` is true.
 
         Args:
-            last_seq: ``seq`` of the last chunk. None means the chunk before the first missing chunk.
-            closed: Whether the chunks that are still missing can no longer be shown.
+            last_seq: ``seq`` of the run's last chunk. If None, the run ends before the first chunk that was not read.
+            closed: Whether the request is closed. Then a chunk that was not read is never shown.
         """
         if self._last_seq is None or closed:
             self._last_seq = self.last_seq if last_seq is None else last_seq

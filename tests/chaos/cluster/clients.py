@@ -198,10 +198,10 @@ ENDS = {
 
 
 def _edits(ops, length):
-    """Return the ops, except each ``replace`` that begins at or after the end of the text on the screen.
+    """Return the ops of a chat chunk that change text that is already on the screen.
 
-    The field ``content`` of the OpenAI chunk already has the new text of such a ``replace``.
-    ``length`` is the number of characters on the screen before the ops.
+    The other ops only add text, and the chunk's field ``content`` has this text, too. ``length`` is the number of
+    characters on the screen before the ops.
     """
     edits = []
     for op in ops:

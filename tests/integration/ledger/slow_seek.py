@@ -1,7 +1,6 @@
-"""Defect: a ledger that pauses while it starts. Run it with ``python -m tests.integration.ledger.slow_seek``.
+"""``python -m tests.integration.ledger.slow_seek``: run a ledger that pauses while it starts, as on a busy machine.
 
-The ledger waits for a second after it has sought to its start offsets. Meanwhile, records arrive. Such a pause happens
-on a busy machine.
+After this ledger has sought to its start offsets, it waits for a second. Records arrive meanwhile.
 """
 
 import asyncio
