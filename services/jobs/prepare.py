@@ -174,7 +174,10 @@ class JobLines:
         return self._input
 
     def number(self, place: int) -> int:
-        """Return this line's number in the input file, counted from 1."""
+        """Convert ``place``, a position in the order of submission, to the number of this line in the input file.
+
+        Places count from 0, and line numbers from 1.
+        """
         return self._entry(place)[2]
 
     def line(self, place: int) -> JobLine:

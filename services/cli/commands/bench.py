@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 for success, 2 for a usage error, 130 after Ctrl-C, and else the exit code of the failed run."""
+    """Return 0 for success, 2 for a usage error, 130 after Ctrl-C, or else the exit code of the benchmark."""
     if args.what == "report":
         return run_planner("bench", args.result, *args.flags)
     if args.service_class is not None:  # fail before minutes of measuring, not after them

@@ -74,9 +74,9 @@ def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[st
     If ``at_once`` is above 3, the loops just before and just after the middle have the rounded square root of
     ``at_once``. So with ``at_once=16``, the numbers are 1, 4, 16, 4, 1.
 
-    The loop in the middle has a group of prompts for itself. Two other loops with the same number share a group: each
-    gets half. If this group is too small to halve, the first of the two loops gets all of it, and the second is left
-    out.
+    The loop in the middle has a group of prompts for itself. Two other loops with the same number of concurrent
+    requests share a group: each gets half. If this group is too small to halve, the first of the two loops gets all of
+    it, and the second is left out.
 
     Raises:
         UserError: There are too few prompts.

@@ -1,4 +1,4 @@
-"""Run the program: ``python -m services.rails.rejudge --policy DIR --archive DIR``."""
+"""``python -m services.rails.rejudge --policy DIR --archive DIR``: judge archived prompts again, by another policy."""
 
 import sys
 
