@@ -17,7 +17,10 @@ from services.runtime.metrics import POLICY_REFUSED
 WATCH_INTERVAL_S: Final = 1.0
 
 RETRY_S: Final = 60.0
-"""Seconds after which unchanged files are tried again, if the reason why they were refused may have passed."""
+"""Seconds after which unchanged files are tried again, if the reason why they were refused may have passed. The time
+doubles with each further refusal, up to ``LONGEST_RETRY_S``, because a try may cost much memory and a minute of CPU."""
+
+LONGEST_RETRY_S: Final = 3_600.0
 
 _log = logging.getLogger("railbus.policy")
 
@@ -42,6 +45,7 @@ class PolicyReloader:
         self.current: Policy = build(files)
         self.refused: BrokenPolicy | None = None
         self._again_s = math.inf  # when to try the refused files again, in monotonic seconds
+        self._retry_s = RETRY_S
 
     async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
         while True:
@@ -57,6 +61,8 @@ class PolicyReloader:
         again = self._change.settled and time.monotonic() >= self._again_s
         if not changed and not again:
             return None
+        if changed:
+            self._retry_s = RETRY_S
         self._again_s = math.inf
         return self._read()
 
@@ -92,6 +98,7 @@ class PolicyReloader:
         POLICY_REFUSED.inc()
         self.refused = broken
         if broken.temporary:
-            self._again_s = time.monotonic() + RETRY_S
+            self._again_s = time.monotonic() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
         for fault in broken.faults:
             _log.error("policy rejected, %s stays in force: %s", self.current.version, fault)

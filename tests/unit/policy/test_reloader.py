@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import subprocess
+from unittest.mock import Mock
 
 import pytest
 
@@ -89,6 +90,22 @@ def test_a_policy_refused_for_a_passing_reason_is_tried_again(trouble, tmp_path,
     assert reloader.poll().document.safety.max_findings == 65
     assert reloader.refused is None
     assert reloader.poll() is None
+
+
+def test_the_pauses_between_tries_grow_until_the_files_change(tmp_path, monkeypatch):
+    folder = copy_policy(tmp_path)
+    reloader = PolicyReloader(folder)
+    monkeypatch.setattr("services.policy.trial.subprocess.run", Mock(side_effect=BlockingIOError(11, "busy")))
+    monkeypatch.setattr("services.policy.reloader.time.monotonic", lambda: 0.0)
+    pauses = []
+    for edit in (65, 66):
+        replace_in_file(folder, "policy.toml", f"max_findings = {edit - 1}", f"max_findings = {edit}")
+        assert settle(reloader) is None
+        for _ in range(8):
+            pauses.append(reloader._again_s)
+            reloader._again_s = 0.0
+            assert reloader.poll() is None
+    assert pauses == [60, 120, 240, 480, 960, 1920, 3600, 3600] * 2
 
 
 def test_the_first_policy_must_be_good(tmp_path):
