@@ -120,7 +120,7 @@ def test_forget_removes_the_log_and_nothing_else(tmp_path, named):
     assert {path.name for path in folder.iterdir()} == {"thesis.txt", "lock"}
 
 
-def test_with_a_log_elsewhere_the_ledger_keeps_its_files_in_the_state_folder(tmp_path):
+def test_the_ledgers_files_are_in_the_state_folder_wherever_the_log_is(tmp_path):
     state, given = tmp_path / "state", ("--port", "0", "--data-dir", str(tmp_path / "log"))
     made = tree_config(flags(*given, "--ledger"), state, lambda _: None)
     assert (made.log_dir, made.ledger_dir) == (tmp_path / "log", state / "ledger")
