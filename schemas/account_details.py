@@ -76,7 +76,7 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RecallDetails(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A recall that was written before the request was closed.
+    """A recall that was written before the account.
 
     Attributes:
         appended_at: Append time of the recall.

@@ -135,8 +135,8 @@ def received_us(request: Request, appended_us: int) -> int:
 
     The deadlines count from this time.
 
-    The result is ``appended_us``, the append time of the request's record, minus ``Request.waited_ms``. At most
-    ``MAX_WAITED_MS`` are subtracted for attempt 1, and at most the total deadline for later attempts.
+    The result is ``appended_us``, the append time of the request's record, minus ``Request.waited_ms``. For
+    attempt 1, at most ``MAX_WAITED_MS`` are subtracted; for later attempts, at most the total deadline.
     """
     most_ms = MAX_WAITED_MS if request.attempt == 1 else request.deadlines.total_ms
     return appended_us - int(min(request.waited_ms, most_ms) * 1_000)

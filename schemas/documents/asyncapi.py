@@ -15,9 +15,10 @@ _DESCRIPTION: Final = (
     "A request event is answered by events on the stream log. A record's value is one JSON object, its headers name"
     " the event's kind and version, its key is the request id (UUIDv7, lower case), and its partition is Kafka's"
     " murmur2 hash of the key, so that all events about one request are in one partition, in one order. Every"
-    " topic whose key is the request id has the same number of partitions. Values are at most"
-    f" {MAX_EVENT_BYTES:,} bytes. Readers skip kinds they do not know, versions above their own, and fields they do"
-    " not know."
+    " topic whose key is the request id has the same number of partitions. The topics with another key have one"
+    " partition: the key of a ledger window is the tenant, that of an event about a batch job is the batch id, and a"
+    f" dead letter has no key. Values are at most {MAX_EVENT_BYTES:,} bytes. Readers skip kinds they do not know,"
+    " versions above their own, and fields they do not know."
 )
 
 
@@ -119,5 +120,9 @@ def _headers(kind: Kind) -> JsonObject:
 
 
 def _key(kind: Kind) -> JsonObject | None:
-    descriptions = {"request_id": "The request id, as in the value.", "tenant": "The tenant, as in the value."}
+    descriptions = {
+        "request_id": "The request id, as in the value.",
+        "tenant": "The tenant, as in the value.",
+        "batch_id": "The batch id, as in the value.",
+    }
     return {"type": "string", "description": descriptions[kind.key]} if kind.key in descriptions else None

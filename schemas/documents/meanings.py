@@ -131,7 +131,7 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "denied": "The verdict refused the prompt.",
         "recalled": "The whole answer was withdrawn.",
         "cutover": "The next attempt has taken over.",
-        "expired": "The total deadline has passed.",
+        "expired": "The total deadline has passed, or the request was closed as `failed` or `rejected`.",
         "operator": "An operator stopped the request, or its batch job was cancelled or expired.",
         "lost_race": "The other attempt in the race had the first chunk on the log.",
     },

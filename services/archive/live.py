@@ -5,21 +5,21 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from schemas.topics import TOPICS, Topic
-from services.bus import AtTime, BusSettings, RawTailReader, StoredRecord, partition_counts
+from services.bus import AtTime, BusSettings, RawTailReader, StoredRecord, cluster_topics
 from services.runtime.errors import UserError
 
 MAX_RECORDS: Final = 2_000_000
 """Maximum number of records that are read at once, because they are held in memory. An archive has no such limit."""
 
 CONNECT_S: Final = 15.0
-POLL_S: Final = 0.02
 
 
 async def live_records(settings: BusSettings, from_ms: int, topics: Collection[Topic] = TOPICS) -> list[StoredRecord]:
     """Return the records since ``from_ms``, sorted by topic, partition and offset.
 
     Raises:
-        UserError: There are more than ``MAX_RECORDS`` records, or the broker cannot be reached.
+        UserError: There are more than ``MAX_RECORDS`` records, a partition has no leader, or the broker cannot be
+            reached.
     """
     found: list[StoredRecord] = []
 
@@ -37,17 +37,17 @@ async def live_records(settings: BusSettings, from_ms: int, topics: Collection[T
         reading = tasks.create_task(reader.run())
         try:
             async with asyncio.timeout(CONNECT_S):
-                counts = await partition_counts(settings)
-                for topic in topics:
-                    for number in range(counts.get(topic.name, 0)):
-                        end = await reader.end_offset(topic, number)
-                        if await reader.follow(topic, number, AtTime(from_ms)) < end:
-                            ends[topic, number] = end
+                there = await cluster_topics(settings)
+                partitions = [(topic, number) for topic in topics for number in range(there.counts.get(topic.name, 0))]
+                there.check_leaders(partitions)
+                for partition in partitions:
+                    end = await reader.end_offset(*partition)
+                    if await reader.follow(*partition, AtTime(from_ms)) < end:
+                        ends[partition] = end
         except TimeoutError:
             raise UserError(
                 f"the broker at {settings.bootstrap} does not answer: start it, or name another with --kafka"
             ) from None
-        while any((reader.position(*partition) or 0) < end for partition, end in ends.items()):  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
+        await reader.read_through(ends)
         reading.cancel()
     return sorted(found, key=lambda record: record[:3])

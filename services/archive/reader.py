@@ -89,7 +89,7 @@ class Archive:
         start offset.
         """
         first = "" if from_ms is None else day_of(max(from_ms, 0))
-        last = "9" if to_ms is None else day_of(to_ms)
+        last = "~" if to_ms is None else day_of(to_ms)
         found: list[DataFile] = []
         for folder in self.store.names("data"):
             topic = folder.rpartition("topic=")[2]

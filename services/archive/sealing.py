@@ -150,7 +150,7 @@ def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) 
     nonce, ciphertext = record.value[:NONCE_BYTES], record.value[NONCE_BYTES:]
     try:
         return record._replace(value=aead.AESGCM(key).decrypt(nonce, ciphertext, _place(record)))
-    except invalid:
+    except (invalid, ValueError):  # a ValueError if the value is shorter than a nonce
         return record._replace(value=None)
 
 

@@ -28,6 +28,7 @@ class Store:
 
     Attributes:
         location: The location without credentials, for messages.
+        is_folder: Whether the archive is in a folder of this host, and not in an object store.
 
     Raises:
         UserError: The location cannot be used.
@@ -36,13 +37,13 @@ class Store:
     def __init__(self, location: str) -> None:
         fs = need("pyarrow.fs")
         self.location = _without_credentials(location)
-        self.is_folder = "://" not in location
+        uri = location if "://" in location else str(Path(location).absolute())
         try:
-            self.filesystem, self._root = fs.FileSystem.from_uri(
-                str(Path(location).absolute()) if self.is_folder else location
-            )
+            self.filesystem, self._root = fs.FileSystem.from_uri(uri)
         except (ValueError, OSError) as error:
-            raise UserError(f"the archive {self.location}: {str(error)[:300]}") from None
+            reason = str(error).replace(location, self.location)[:300]  # pyarrow's message repeats the location
+            raise UserError(f"the archive {self.location}: {reason}") from None
+        self.is_folder = self.filesystem.type_name == "local"
 
     def path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -88,8 +89,6 @@ class Store:
             # Only the consumer group prevents that: it assigns a partition to one archiver at a time.
             if self.exists(name):
                 raise Exists(name)
-            if self.filesystem.type_name == "local":  # object stores have no folders
-                self.filesystem.create_dir(self.path(name).rpartition("/")[0], recursive=True)
             with self.filesystem.open_output_stream(self.path(name)) as file:
                 file.write(content)
             return
@@ -119,6 +118,6 @@ class Store:
 
 
 def _without_credentials(location: str) -> str:
+    # A secret may contain any character, such as "/" or "@". So everything before the last "@" is left out.
     scheme, there, rest = location.partition("://")
-    before, is_there, behind = rest.partition("@")
-    return f"{scheme}://{behind}" if there and is_there and "/" not in before else location
+    return f"{scheme}://{rest.rpartition('@')[2]}" if there else location

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from dataclasses import dataclass
@@ -82,7 +83,8 @@ class Traffic:
 
     @property
     def _bus(self) -> BusSettings:
-        return load_settings(BusSettings, {"RAILBUS_KAFKA_BOOTSTRAP": self.kafka} if self.kafka else {})
+        named = {"RAILBUS_KAFKA_BOOTSTRAP": self.kafka} if self.kafka else {}
+        return load_settings(BusSettings, {**os.environ, **named})
 
 
 def add_traffic_options(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ async def main() -> None:
     settings, bus, health = load_settings(Settings), load_settings(BusSettings), load_settings(HealthSettings)
 
     def on_ready() -> None:
-        say_ready(f"audit archive={settings.archive}")
+        say_ready(f"audit archive={service.location}")
 
     service = ArchiveService(settings, bus, on_ready)
     async with serve_health(health, lambda: service.ready):

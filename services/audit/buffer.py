@@ -44,6 +44,8 @@ class PartitionBuffer:
             place = bisect_left(self._records, record.offset, key=lambda each: each.offset)
             if record.offset < self.start or record in self._records[place : place + 1]:
                 return  # it is archived already, or it was read again after a reconnection
+            if record.is_broken_batch:
+                return  # it must not replace what was read, since an app can write a batch that cannot be unpacked
             # The broker lost the end of its log, and this record has the offset of a lost one.
             self.units -= sum(map(units_of, self._records[place:]))
             del self._records[place:]

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from schemas.topics import TOPIC_NAMED, TOPICS
 from services.archive.chain import ArchivedRecord
-from services.archive.checkpoint import ChainCheckpoint, anchors_json
+from services.archive.checkpoint import ChainCheckpoint, anchors_json, data_file
 from services.archive.keys import Signer
 from services.archive.reader import begin_archive
 from services.archive.records import query_fields
@@ -56,7 +56,7 @@ class ArchiveService:
         self._store = Store(settings.archive)  # first, so that no key is made if the extra is missing
         self._signer = Signer.load_or_create(settings.audit_key)
         is_new = begin_archive(self._store, self._signer.public_pem)
-        if is_new and settings.audit_anchors is not None and settings.audit_anchors.exists():
+        if is_new and settings.audit_anchors is not None and settings.audit_anchors.exists() and not self._has_data():
             _write_anchors(settings.audit_anchors, ())  # it has those of another archive
         self._store.remove_abandoned()
         self._seal_keys = None if settings.audit_seal_keys is None else KeyStore(settings.audit_seal_keys, create=True)
@@ -76,6 +76,11 @@ class ArchiveService:
         self._writing = 0  # units that were taken out of a buffer and are not on disk yet
         self._anchors: dict[Partition, ChainCheckpoint] = {}
         self._failing_since_s: dict[str, float] = {}  # what fails at the store -> since when, in monotonic seconds
+
+    @property
+    def location(self) -> str:
+        """The archive's location without credentials."""
+        return self._store.location
 
     @property
     def ready(self) -> bool:
@@ -171,7 +176,9 @@ class ArchiveService:
 
     async def _write(self, partition: Partition) -> None:
         buffer, writer = self._buffers.get(partition), self._writers.get(partition)
-        while buffer and writer is not None and self._buffers.get(partition) is buffer:
+        # Records that arrive meanwhile wait for the next call. Otherwise a busy partition would be written for ever.
+        end = 0 if buffer is None else buffer.next_offset
+        while buffer and writer is not None and self._buffers.get(partition) is buffer and buffer.start < end:
             before = buffer.units
             start, records = buffer.take()
             self._writing = before - buffer.units
@@ -210,6 +217,10 @@ class ArchiveService:
         if self._seal_keys is None:
             return [ArchivedRecord(record, fields) for record, fields in pairs]
         return seal_all(pairs, self._seal_keys)
+
+    def _has_data(self) -> bool:
+        # An archive may have files although its archive.json was just made, because archive.json was removed.
+        return any(data_file(name) is not None for name in self._store.names("data", recursive=True))
 
     async def _persistently(self, work: Callable[[], T], trouble: str) -> T:
         try:

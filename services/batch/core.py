@@ -96,9 +96,8 @@ class BatchCore:
         job = JobRun(created=state.created, good=good, bad=bad, window=min(32, state.created.window_open))
         if before is not None:
             job.restore(before)
-        if not job.stream_offsets:
-            job.stream_offsets = tuple(positions[STREAMS.name])
-            job.request_offsets = tuple(positions[REQUESTS_BATCH.name])
+        job.stream_offsets = _earlier(job.stream_offsets, positions[STREAMS.name])
+        job.request_offsets = _earlier(job.request_offsets, positions[REQUESTS_BATCH.name])
         job.epoch += 1
         job.parts = (*job.parts, ResultPart(name=part, length=0))
         for known in before.open if before is not None else ():
@@ -322,6 +321,13 @@ class BatchCore:
             next_line=job.next_line, open=tuple(open_lines(job.open.items())), parts=job.parts, totals=job.totals,
             stream_offsets=tuple(streams), request_offsets=tuple(requests),
         )  # fmt: skip
+
+
+def _earlier(offsets: Sequence[int], positions: Sequence[int]) -> tuple[int, ...]:
+    # A position is before the checkpoint's offset if the broker lost records: later records got their offsets.
+    if not offsets:
+        return tuple(positions)
+    return tuple(min(pair) for pair in zip(offsets, positions, strict=False))
 
 
 def open_lines(lines: Iterable[tuple[int, LineState]]) -> Iterator[OpenLine]:

@@ -9,13 +9,13 @@ from services.batch.line_state import LineState
 from services.jobs.result_lines import LineAnswer, LineResult
 
 CHECKPOINT_US: Final = 1_000_000
-"""Shortest time between two checkpoints of a job."""
+"""Shortest time between two checkpoints of a job, in microseconds."""
 
 CHECKPOINT_LINES: Final = 64
 """A checkpoint names all open lines. For each such number of them, the time between checkpoints is longer."""
 
 LONGEST_CHECKPOINT_US: Final = 60 * CHECKPOINT_US
-"""Minimum time between two progress events of a job, in microseconds."""
+"""Longest time between two checkpoints of a job that has changed, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,10 @@ class JobFiles:
         self._lines = JobLines(store, batch_id, input_file)
         try:
             self._lines.open_input()
+            self._file = (folder / part).open("wb", buffering=0)  # a buffer would lose count on a full disk
         except OSError:
             self._lines.close()
             raise
-        self._file = (folder / part).open("wb", buffering=0)  # a buffer would lose count on a full disk
         self._unwritten = bytearray()
         self._syncing = Lock()
         self.length = 0
@@ -62,6 +62,12 @@ class JobFiles:
         deadlines: Deadlines,
         check: OutputCheck,
     ) -> Request:
+        """Return the request of a line.
+
+        Raises:
+            BadLine: Another version of Railbus accepted the line. This version does not.
+            OSError: The input cannot be read.
+        """
         line = self._lines.line(place)
         return Request(
             request_id=line_request_id(self._batch_id, place, attempt), tenant=tenant, at=at_us, source=source,
@@ -70,9 +76,8 @@ class JobFiles:
         )  # fmt: skip
 
     def append(self, done: RecordResult) -> None:
-        line = self._lines.line(done.place)
-        number = self._lines.number(done.place)
-        content = result_line(self._batch_id, done.place, done.attempt, number, line.custom_id, done.result)
+        number, custom_id = self._lines.number(done.place), self._lines.custom_id(done.place)
+        content = result_line(self._batch_id, done.place, done.attempt, number, custom_id, done.result)
         record = part_record(done.place, is_answer=isinstance(done.result, LineAnswer), line=content)
         self._unwritten += record
         self.length += len(record)

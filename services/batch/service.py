@@ -5,7 +5,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -15,6 +15,7 @@ from schemas.registry import read_kinds
 from schemas.side_events import Cancel
 from schemas.topics import BATCHES, CONTROL, REQUESTS_BATCH, STREAMS
 from services.batch.core import BatchConfig, BatchCore, Positions
+from services.batch.disk_retries import repeat, repeat_in_thread, wait_for_retry
 from services.batch.figures import job_figures, set_gauges
 from services.batch.job import AskCancel, FinishJob, JobCheckpoint, RecordResult, SubmitLine
 from services.batch.part_file import JobFiles
@@ -34,17 +35,15 @@ from services.bus import (
 )
 from services.jobs.ids import JOB_CHARS
 from services.jobs.job_state import JobState
-from services.jobs.prepare import prepare
-from services.jobs.reader import POLL_S, JobReader
+from services.jobs.lines import BadLine
+from services.jobs.prepare import JobPlan, is_prepared, prepare
+from services.jobs.reader import JobReader
 from services.jobs.result_lines import LineAnswer
 from services.jobs.results import write_results
 from services.jobs.store import FolderStore
 from services.runtime.clock import now_ms, now_us, steady_us
-from services.runtime.errors import DISK_FULL
 from services.runtime.logging import logger
 from services.runtime.metrics import BATCH_LINES, BATCH_RETRIES, labelled
-
-T = TypeVar("T")
 
 GROUP: Final = "batch"
 STEP_S: Final = 0.1
@@ -53,14 +52,15 @@ STEP_S: Final = 0.1
 IDLE_S: Final = 2.0
 """Maximum time between two checks while there is no job, in seconds."""
 
-RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
-"""Delays before the retries of a disk operation, in seconds. All later retries use the last delay."""
-
 REPORT_S: Final = 1.0
 """Interval in seconds at which the metrics of the jobs are updated."""
 
 MOST_EFFECTS: Final = 10_000
 """Maximum number of effects that wait to be performed. Beyond it, reading pauses."""
+
+LOST_S: Final = 30.0
+"""Seconds without a new progress event after which this service takes back a job that another service has taken over.
+This service holds the partition, so the other one is dead, or leaves the job when it reads the higher epoch."""
 
 _log = logger("batch")
 
@@ -107,7 +107,9 @@ class BatchService:
         self._following = False
         self._effects: deque[Any] = deque()  # bounded by the in-flight limit and the jobs' windows
         self._begun: dict[str, asyncio.Task[None]] = {}
-        self._lost: set[str] = set()  # jobs that another service has taken over
+        # Jobs that another service has taken over: the newest progress event, and since when it has been the newest.
+        self._lost: dict[str, tuple[BatchProgress | None, int]] = {}
+        self._preparing = asyncio.Semaphore(1)  # the memory that it needs grows with the number of the input's lines
         self._wake = asyncio.Event()
 
     @property
@@ -171,8 +173,10 @@ class BatchService:
         job, progress = self._core.job(state.batch_id), state.progress
         if job is not None and progress is not None and progress.source != self._source and progress.epoch >= job.epoch:
             _log.warning("%s: %s has taken the job over", state.batch_id, progress.source)
-            self._lost.add(state.batch_id)
+            self._lost[state.batch_id] = progress, steady_us()
             self._drop(state.batch_id)
+        elif job is not None and state.finished is not None and state.finished.source != self._source:
+            self._drop(state.batch_id)  # the service that had the job before this one has finished it
         self._wake.set()
 
     def _on_records(self, records: Sequence[Received | UnreadableRecord]) -> None:
@@ -214,10 +218,21 @@ class BatchService:
         now = steady_us()
         for state in self._reader.jobs.active():
             batch_id = state.batch_id
-            if batch_id not in self._begun and batch_id not in self._lost and self._group.in_session:
+            if batch_id not in self._begun and not self._is_lost(state, now) and self._group.in_session:
                 self._begun[batch_id] = self._tasks.create_task(self._begin(state))
             expired = self._reader.now_ms() >= state.expires_ms
             self._effects.extend(self._core.update(state, now, expired))
+
+    def _is_lost(self, state: JobState, now_us: int) -> bool:
+        if (lost := self._lost.get(state.batch_id)) is None:
+            return False
+        progress, since_us = lost
+        if progress is not state.progress:
+            self._lost[state.batch_id] = state.progress, now_us
+        elif now_us - since_us >= LOST_S * 1_000_000:
+            del self._lost[state.batch_id]
+            return False
+        return True
 
     async def _step(self) -> None:
         positions = self._positions()
@@ -238,7 +253,7 @@ class BatchService:
         batch_id, created = state.batch_id, state.created
         refuse = created.bad_lines == "refuse"
         try:
-            plan = await _with_room(partial(prepare, self._store, batch_id, created.input_file, refuse_bad=refuse))
+            plan = await self._prepare(batch_id, created.input_file, refuse_bad=refuse)
         except OSError as error:
             await self._post_unreadable(state, error)
             return
@@ -256,7 +271,7 @@ class BatchService:
         positions = await self._follow(state.progress)
         part = f"part-{(state.progress.epoch if state.progress else 0) + 1}-{self._source.partition('/')[2]}"
         try:
-            files = await _with_room(partial(JobFiles, self._store, batch_id, created.input_file, plan, part))
+            files = await repeat_in_thread(partial(JobFiles, self._store, batch_id, created.input_file, plan, part))
         except FileNotFoundError as error:  # the plan was stored before, so nothing has opened the input yet
             await self._post_unreadable(state, error)
             return
@@ -267,7 +282,7 @@ class BatchService:
         newest = self._reader.jobs.get(batch_id)
         if newest is None or newest.progress is None or newest.progress.source != self._source:
             self._drop(batch_id)
-            self._lost.add(batch_id)
+            self._lost[batch_id] = None if newest is None else newest.progress, steady_us()
             return
         self._core.confirmed(batch_id)
         self._want()
@@ -275,6 +290,17 @@ class BatchService:
         await self._read_to_end()
         self._effects.extend(self._core.caught_up(batch_id, steady_us()))
         self._wake.set()
+
+    async def _prepare(self, batch_id: str, input_file: str, *, refuse_bad: bool) -> JobPlan:
+        work = partial(prepare, self._store, batch_id, input_file, refuse_bad=refuse_bad)
+        if await repeat_in_thread(partial(is_prepared, self._store, batch_id)):
+            return await repeat_in_thread(work)
+
+        async def alone() -> JobPlan:
+            async with self._preparing:
+                return await asyncio.to_thread(work)
+
+        return await repeat(alone)
 
     def _rewind(self, progress: BatchProgress) -> None:
         # The records of the job were skipped until ``BatchCore.confirmed`` was called.
@@ -296,11 +322,8 @@ class BatchService:
         return begins
 
     async def _read_to_end(self) -> None:
-        for topic in (STREAMS, REQUESTS_BATCH):
-            for number in range(self._bus.partitions):
-                end = await self._tail.end_offset(topic, number)
-                while (self._tail.position(topic, number) or 0) < end:  # noqa: ASYNC110 - see POLL_S
-                    await asyncio.sleep(POLL_S)
+        partitions = [(topic, number) for topic in (STREAMS, REQUESTS_BATCH) for number in range(self._bus.partitions)]
+        await self._tail.read_through({each: await self._tail.end_offset(*each) for each in partitions})
 
     async def _unfollow_if_idle(self) -> None:
         if self._following and not self._begun:
@@ -340,14 +363,16 @@ class BatchService:
                 await self._finish(state, files, effect)
 
     async def _submit(self, state: JobState, files: JobFiles, effect: SubmitLine) -> None:
-        request = files.request(
-            effect.place, effect.attempt, tenant=state.created.tenant, at_us=now_us(), source=self._source,
-            deadlines=self._settings.deadlines, check=self._settings.output_check,
+        work = partial(
+            files.request, effect.place, effect.attempt, tenant=state.created.tenant, at_us=now_us(),
+            source=self._source, deadlines=self._settings.deadlines, check=self._settings.output_check,
         )  # fmt: skip
         refused = partial(self._on_refused, effect)
         try:
+            if (request := await self._persistently(files, effect.batch_id, work)) is None:
+                return
             written = await self._producer.post(REQUESTS_BATCH, request)
-        except MalformedEvent as error:
+        except (MalformedEvent, BadLine) as error:
             refused(str(error))
             return
         written.add_done_callback(lambda ack: _tell_refusal(ack, refused))
@@ -362,13 +387,15 @@ class BatchService:
         newest = self._reader.jobs.get(effect.batch_id)
         if newest is None or job is None or (progress := newest.progress) is None or progress.source != self._source:
             return
+        if newest.finished is not None:
+            return
         work = partial(
             write_results, self._store, effect.batch_id, state.created.input_file, tenant=state.created.tenant,
             parts=progress.parts, good=files.plan.good, outcome=effect.outcome, now_s=now_ms() // 1_000,
         )  # fmt: skip
         written = await self._persistently(files, effect.batch_id, partial(asyncio.to_thread, work))
-        if written is None:
-            return
+        if written is None or self._files.get(effect.batch_id) is not files:
+            return  # a service that has taken the job over uses the folder
         totals = structs.replace(job.totals, completed=written.completed, failed=written.failed)
         end = BatchFinished(
             **self._about(state), outcome=effect.outcome, totals=totals, output_file=written.output_file,
@@ -384,9 +411,7 @@ class BatchService:
                 found = work()
                 return await found if asyncio.iscoroutine(found) else found
             except OSError as error:
-                if attempt == 0:
-                    _log.error("the folder of the jobs: %s; trying again", error.strerror or error)
-                await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+                await wait_for_retry(attempt, error)
                 attempt += 1
         return None
 
@@ -411,18 +436,3 @@ def _tell_refusal(ack: "asyncio.Future[Position]", refused: Callable[[str], None
     error = None if ack.cancelled() else ack.exception()
     if isinstance(error, BusError):
         refused(str(error))
-
-
-async def _with_room(work: Callable[[], T]) -> T:
-    # A full disk is no fault of the job: it waits until there is room again.
-    attempt = 0
-    while True:
-        try:
-            return await asyncio.to_thread(work)
-        except OSError as error:
-            if error.errno not in DISK_FULL:
-                raise
-            if attempt == 0:
-                _log.error("the folder of the jobs: %s; trying again", error.strerror)
-            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-            attempt += 1

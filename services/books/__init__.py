@@ -8,7 +8,7 @@ from services.books.attainment import Attainment, attainments
 from services.books.config import BooksConfig, Objectives, parse_plain_token_ms
 from services.books.entry import Entry, Facts, Receipt, facts_of, receipt_of
 from services.books.histogram import RELATIVE_ERROR, Histogram
-from services.books.partition import PartitionBooks, Source, TableChange, newest_of_each
+from services.books.partition import OtherWindowWidth, PartitionBooks, Source, TableChange, newest_of_each
 from services.books.report import Row, WindowKey, json_of, json_rows, key_of, merge, newest, table, totals_of_windows
 from services.books.totals import Cell, Totals, totals_of
 
@@ -21,6 +21,7 @@ __all__ = [
     "Facts",
     "Histogram",
     "Objectives",
+    "OtherWindowWidth",
     "PartitionBooks",
     "Receipt",
     "Row",

@@ -38,8 +38,24 @@ _MARK: Final = b"/s"
 """End of the key under which a partition's ``sealed_s`` is kept. No other key ends like this: the key of an entry ends
 with a request id, and the key of a window with JSON."""
 
+_WIDTH: Final = b"width/%d"
+"""Key under which the width of a partition's windows is kept. It does not begin with the partition's number, so that
+older versions, which did not keep the width, ignore it."""
+
 Source = Literal["accounts", "receipts"]
 """The topics from which a request's entry is joined."""
+
+
+class OtherWindowWidth(Exception):
+    """The stored sums are of windows with another width. They cannot be continued.
+
+    Attributes:
+        width_s: The width of the stored windows, in seconds.
+    """
+
+    def __init__(self, width_s: int) -> None:
+        super().__init__(f"the stored windows are {width_s} s wide")
+        self.width_s = width_s
 
 
 class TableChange(NamedTuple):
@@ -69,7 +85,7 @@ class PartitionBooks:
         windows: For each window, the sums of each ``Cell``. The key is the window's start in seconds since the epoch.
         sealed_s: Time in seconds since the epoch. Windows that end at or before this time are final.
         late: Number of events that were ignored because they were appended to the log too late, or because they are
-            receipts whose account did not come in time.
+            receipts whose account did not come within about twice ``keep_s``.
     """
 
     def __init__(self, number: int, config: BooksConfig) -> None:
@@ -122,9 +138,18 @@ class PartitionBooks:
         """Restore the state from the key-value table. ``table`` yields the key and the value of each row.
 
         Keys that do not begin with the number of this partition are ignored.
+
+        Raises:
+            OtherWindowWidth: The table has sums of windows with another width.
         """
-        prefix = b"%d/" % self.number
-        own = [(key[len(prefix) :], value) for key, value in table if key.startswith(prefix)]
+        prefix, own, width_s = b"%d/" % self.number, [], self._config.window_s
+        for key, value in table:
+            if key == _WIDTH % self.number:
+                width_s = int(value)
+            elif key.startswith(prefix):
+                own.append((key[len(prefix) :], value))
+        if width_s != self._config.window_s:
+            raise OtherWindowWidth(width_s)
         self.sealed_s = next((int(value) for key, value in own if key == b"s"), 0)
         for key, value in own:
             kind, _, rest = key.partition(b"/")
@@ -223,6 +248,7 @@ class PartitionBooks:
             for cell, totals in self.windows[start_s].items():
                 changes.append(TableChange(self._window_key(start_s, cell), totals.encode()))
                 self._dirty[start_s, cell] = None
+        changes.append(TableChange(_WIDTH % self.number, b"%d" % width_s))
         changes.append(TableChange(b"%d" % self.number + _MARK, b"%d" % upto_s))
         self.sealed_s = upto_s
         for start_s in old:
@@ -231,7 +257,8 @@ class PartitionBooks:
         return changes + self._forget(upto_s)
 
     def _drop_orphans(self, upto_s: int) -> None:
-        # An account that came now would be too late for these receipts.
+        # The account of these receipts may still come, if the request stays open for long. But their number must be
+        # bounded, and the account of a receipt mostly comes within seconds or never.
         while self._orphans:
             request_id = next(iter(self._orphans))
             if self.entries[request_id].read_ms >= upto_s * 1_000:

@@ -94,8 +94,11 @@ def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
 
 
 def json_rows(windows: Iterable[Window], *, since_at: int, until_at: int) -> dict[str, Any]:
-    seconds = max(0.0, (until_at - since_at) / US_PER_S)
+    """Return a JSON object with the sums of the windows that end later than ``since_at``."""
     windows = list(windows)
+    # The first window is counted as a whole, so it may begin before ``since_at``.
+    begin_at = min((each.start_at for each in windows if each.end_at > since_at and each.requests), default=since_at)
+    seconds = max(0.0, (until_at - min(since_at, begin_at)) / US_PER_S)
     rows = merge(windows, since_at=since_at)
     return {
         "since_at": since_at,

@@ -28,7 +28,8 @@ class BrokerService:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, data_dir: Path | None = None, **more: Any) -> None:
         # localhost may also stand for ::1. With port 0, the two addresses would get different ports, so use only one.
-        host = "127.0.0.1" if host == "localhost" else host
+        # An IPv6 address may be in brackets, as in HOST:PORT.
+        host = "127.0.0.1" if host == "localhost" else host.strip("[]")
         self.settings = BrokerSettings(host=host, port=port, data_dir=data_dir, **more)
         self._broker: BrokerState | None = None
         self._server: asyncio.Server | None = None

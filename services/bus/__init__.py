@@ -16,7 +16,7 @@ from services.bus.errors import BusError, EventRejected, NotAcknowledged, Produc
 from services.bus.groups.group_reader import GroupReader
 from services.bus.groups.held_partitions import Assignment
 from services.bus.in_flight_limit import InFlightLimit
-from services.bus.kafka.topics import ensure_topics, partition_counts, wanted_replication
+from services.bus.kafka.topics import ClusterTopics, cluster_topics, ensure_topics, partition_counts, wanted_replication
 from services.bus.partitioner import partition_for
 from services.bus.read.log_clock import BrokerOffset, LogClock
 from services.bus.read.log_time import LogTime
@@ -43,6 +43,7 @@ __all__ = [
     "BrokerOffset",
     "BusError",
     "BusSettings",
+    "ClusterTopics",
     "EventRejected",
     "GroupReader",
     "InFlightLimit",
@@ -62,6 +63,7 @@ __all__ = [
     "TailReader",
     "TopicPartitions",
     "UnreadableRecord",
+    "cluster_topics",
     "ensure_topics",
     "filter_for_role",
     "partition_counts",

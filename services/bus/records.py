@@ -63,6 +63,11 @@ class StoredRecord(NamedTuple):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
 
+    @property
+    def is_broken_batch(self) -> bool:
+        """Whether the record represents a batch, or the rest of a batch, that cannot be unpacked."""
+        return self.key is None and self.value is None and [name for name, _ in self.headers] == [BROKEN_BATCH]
+
 
 BROKEN_BATCH = "railbus-broken-batch"
 

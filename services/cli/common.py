@@ -2,7 +2,7 @@ import argparse
 import asyncio
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ import uvloop
 
 from schemas.ids import is_uuid7, time_ms
 from schemas.topics import TOPIC_NAMED, Topic
-from services.bus import AtTime, BusSettings, TailReader
+from services.bus import AtTime, BusSettings
 from services.cli.time_spec import StartPosition, parse_time_spec
 from services.cli.tree.state_file import find_running_tree, state_dir
 from services.runtime.clock import now_ms
@@ -28,9 +28,6 @@ MAX_CLOCK_SKEW_MS: Final = 60_000
 
 MAX_INT: Final = 2**63 - 1
 """Maximum absolute value of whole numbers that are sent as JSON."""
-
-POLL_S: Final = 0.02
-"""Time between two checks of a reader's position, because the bus has no event for a new position."""
 
 
 def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
@@ -161,11 +158,6 @@ async def reaching_broker(
             yield
     except TimeoutError:
         raise UserError(f"the broker at {settings.bootstrap} does not answer: {remedy}") from None
-
-
-async def read_through(reader: TailReader, ends: Mapping[tuple[Topic, int], int]) -> None:
-    while any((reader.position(*partition) or 0) < end for partition, end in ends.items()):  # noqa: ASYNC110 - see POLL_S
-        await asyncio.sleep(POLL_S)
 
 
 def start_position(text: str) -> StartPosition:

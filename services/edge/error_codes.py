@@ -106,9 +106,10 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (400,), "A field has a value that is not allowed; `param` names the field.", "Correct the field.",
     ),
     "log_unavailable": ErrorDescription(
-        (503,), "Kafka did not accept or acknowledge the request, or the log could not be read in time.",
+        (503,), "Kafka did not accept or acknowledge the request or batch, or the log could not be read in time.",
         "Wait as long as `Retry-After` says, then try again with the same `Idempotency-Key`, so that the request is "
-        "not answered twice. The operator looks at the broker.",
+        "not answered twice. A batch may have been created nevertheless: look at `GET /v1/batches` before you create "
+        "it again. The operator looks at the broker.",
     ),
     "method_not_allowed": ErrorDescription(
         (405,), "The address does not support this HTTP method.", "Use a method that the header `Allow` lists.",
@@ -155,9 +156,10 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "`RAILBUS_TOKENS_PER_MINUTE` or `RAILBUS_RESUMES_PER_MINUTE`.",
     ),
     "rejected": ErrorDescription(
-        (400,), "The `Request` record on the log could not be read. This happens only if an application writes to "
-        "Kafka itself.",
-        "Correct the record and send it under a new id. `railbus dead list` shows the reason.",
+        (400,), "The router could not read the `Request` record on the log. Either an application has written an "
+        "invalid record to Kafka itself, or the writer of the record, such as this edge, is newer than the router.",
+        "`railbus dead list` shows the reason. Correct the record and send it under a new id, or upgrade the routers "
+        "and ask again.",
     ),
     "request_not_found": ErrorDescription(
         (404,), "The tenant has no request with this id, or the request is older than `RAILBUS_RESUME_MS` allows. For "

@@ -116,7 +116,7 @@ class EdgeService:
                 group.create_task(work)
                 for work in (
                     self._partitions.run(), self._lookup.run(), self._receipts.run(), self._ledger.run(),
-                    self._jobs.run(), self._tick(), self._watch_classes(),
+                    self._jobs.run(), self._tick(), self._watch_classes(), self._producer.watch(),
                     self._announce(url, on_ready),
                 )
             ]  # fmt: skip

@@ -16,15 +16,16 @@ become neighbours."""
 def prefix_key(texts: Iterable[str]) -> bytes:
     """Return a sort key of a prompt. Prompts with a common prefix have keys with a common prefix.
 
-    ``texts`` are the parts of the prompt.
+    ``texts`` are the parts of the prompt. A short prompt has a short key, because a job may have millions of them.
     """
     text = "\x00".join(texts)
     hasher, parts, done = hashlib.blake2b(digest_size=WIDTH), [], 0
     for level in LEVELS:
-        if done < len(text):
-            hasher.update(text[done:level].encode("utf-8", "surrogatepass"))
-            done = level
+        hasher.update(text[done:level].encode("utf-8", "surrogatepass"))
         parts.append(hasher.copy().digest())
+        if level >= len(text):
+            break
+        done = level
     return b"".join(parts)
 
 
@@ -35,7 +36,7 @@ def prefix_order(keys: Sequence[bytes]) -> list[int]:
     waiting = [(0, len(ranked), 0)] if ranked else []  # ranges of keys with an equal prefix; the last one is next
     while waiting:
         low, high, depth = waiting.pop()
-        if high - low == 1 or depth * WIDTH >= len(keys[ranked[low]]):
+        if high - low == 1 or depth * WIDTH >= len(keys[ranked[high - 1]]):  # none of them is longer than the last one
             found += sorted(ranked[low:high])
             continue
         # All keys of the range have this number of leading hashes in common.

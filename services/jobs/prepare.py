@@ -15,14 +15,15 @@ from schemas.batches import LineFault
 from services.jobs.lines import MAX_LINE_BYTES, BadLine, JobLine, parse_line
 from services.jobs.prefix_order import prefix_key, prefix_order
 from services.jobs.store import JobStore
-from services.runtime.files import write_whole
+from services.runtime.files import whole_file, write_whole
 
 PLAN: Final = "plan.json"
 INDEX: Final = "index"
+FAULTS: Final = "faults"
 MAX_LINES: Final = 50_000_000
 MAX_FAULTS: Final = 100
-"""Maximum number of faults in the list when a job is refused. There is no such limit for a job that runs and only
-reports its invalid lines."""
+"""Maximum number of faults in the list when a job is refused. The lines after the last of them are not read. There is
+no such limit for a job that runs and only reports its invalid lines."""
 
 _ENTRY: Final = Struct("<QII")
 """Entry of the index: offset and length of a line in the input, and its line number, from 1."""
@@ -34,7 +35,7 @@ class JobPlan:
 
     Attributes:
         good: Number of valid lines.
-        bad: Number of invalid lines.
+        bad: Number of invalid lines that were found.
         refused: At most ``MAX_FAULTS`` reasons to refuse the whole job; empty if the job is accepted.
     """
 
@@ -66,24 +67,39 @@ def prepare(store: JobStore, batch_id: str, input_file: str, *, refuse_bad: bool
         OSError: The input cannot be read.
     """
     folder = store.work_folder(batch_id)
-    if (folder / PLAN).exists():
+    if is_prepared(store, batch_id):
         return msgspec.json.decode((folder / PLAN).read_bytes(), type=JobPlan)
     scan = _Scan()
-    with store.open(input_file) as file:
-        faults = [*_read(file, scan)]
-        twice = _duplicates(file, scan)
-    bad = len(faults)
-    refused = tuple(twice or (faults if refuse_bad else ()))
+    bad, refused = 0, list[LineFault]()
+    # A file of bad lines only has millions of faults, so they are not kept in memory. They are written as a JSON array,
+    # with one fault in a line: older versions read the file whole.
+    with store.open(input_file) as file, whole_file(folder / FAULTS) as faults:
+        for fault in _read(file, scan):
+            bad += 1
+            if not refuse_bad:
+                faults.write((b"[" if bad == 1 else b",\n") + msgspec.json.encode(fault))
+                continue
+            refused.append(fault)
+            if bad == MAX_FAULTS:
+                break
+        faults.write(b"]" if bad and not refuse_bad else b"[]")
+        refused = _duplicates(file, scan) or refused
     if not scan.numbers and not bad:
-        refused = (LineFault(code="empty_file", message="The file has no lines."),)
-    plan = JobPlan(good=len(scan.numbers), bad=bad, refused=refused[:MAX_FAULTS])
+        refused = [LineFault(code="empty_file", message="The file has no lines.")]
+    plan = JobPlan(good=len(scan.numbers), bad=bad, refused=tuple(refused))
     if not refused:
         order = prefix_order(scan.keys)
-        entries = (_ENTRY.pack(scan.offsets[n], scan.lengths[n], scan.numbers[n]) for n in order)
-        write_whole(folder / INDEX, b"".join(entries))
-        write_whole(folder / "faults", msgspec.json.encode(faults))
+        scan.keys.clear()
+        index = bytearray(len(order) * _ENTRY.size)
+        for place, n in enumerate(order):
+            _ENTRY.pack_into(index, place * _ENTRY.size, scan.offsets[n], scan.lengths[n], scan.numbers[n])
+        write_whole(folder / INDEX, index)
     write_whole(folder / PLAN, msgspec.json.encode(plan))
     return plan
+
+
+def is_prepared(store: JobStore, batch_id: str) -> bool:
+    return (store.work_folder(batch_id) / PLAN).exists()
 
 
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
@@ -181,10 +197,27 @@ class JobLines:
         return self._entry(place)[2]
 
     def line(self, place: int) -> JobLine:
+        """Read and parse a line.
+
+        Raises:
+            BadLine: Another version of Railbus, which made the plan, accepted the line. This version does not.
+            OSError: The input cannot be read.
+        """
         offset, length, _ = self._entry(place)
         file = self.open_input()
         file.seek(offset)
         return parse_line(file.read(length))
+
+    def custom_id(self, place: int) -> str | None:
+        """Return the ``custom_id`` of a line; None if it cannot be read.
+
+        Raises:
+            OSError: The input cannot be read.
+        """
+        try:
+            return self.line(place).custom_id
+        except BadLine as bad:  # the plan was made by a version that accepted the line
+            return bad.custom_id
 
     def close(self) -> None:
         self._index.close()
@@ -197,5 +230,8 @@ class JobLines:
         return offset, length, number
 
 
-def read_faults(folder: Path) -> list[LineFault]:
-    return msgspec.json.decode((folder / "faults").read_bytes(), type=list[LineFault])
+def read_faults(folder: Path) -> Iterator[LineFault]:
+    """Yield the faults of a job's invalid lines, in the order of the lines. ``folder`` is the job's working folder."""
+    with (folder / FAULTS).open("rb") as file:
+        for line in file:  # one fault, or all of them if an older version has prepared the job
+            yield from msgspec.json.decode(b"[%s]" % line.strip(b"[],\n"), type=list[LineFault])

@@ -1,10 +1,12 @@
 """Write the result files of a job from its part files. A part file has the results of some lines of the job."""
 
 import contextlib
+import heapq
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -91,7 +93,7 @@ def write_results(
         named = {"tenant": tenant, "purpose": "batch_output", "created_s": now_s}
         output = _write(store, output_file_id(batch_id), f"{batch_id}_output.jsonl", map(result, answers), named)
         error = _write(store, error_file_id(batch_id), f"{batch_id}_error.jsonl", errors, named)
-    failed = good - len(answers) + len(read_faults(folder))
+    failed = good - len(answers) + sum(1 for _ in read_faults(folder))
     return ResultFiles(output, error, len(answers), failed)
 
 
@@ -109,16 +111,9 @@ def _write(store: JobStore, file_id: str, filename: str, lines: Iterator[bytes],
 def _errors(
     batch_id: str, folder: Path, lines: JobLines, places: Sequence[int], result: Callable[[int], bytes]
 ) -> Iterator[bytes]:
-    faults = read_faults(folder)
-    bad = 0
-    for place in places:
-        number = lines.number(place)
-        while bad < len(faults) and (faults[bad].line or 0) < number:
-            yield _fault_line(batch_id, faults[bad])
-            bad += 1
-        yield result(place)
-    for fault in faults[bad:]:
-        yield _fault_line(batch_id, fault)
+    bad = ((fault.line or 0, _fault_line(batch_id, fault)) for fault in read_faults(folder))
+    good = ((lines.number(place), result(place)) for place in places)
+    return (line for _, line in heapq.merge(bad, good, key=itemgetter(0)))
 
 
 def _fault_line(batch_id: str, fault: Any) -> bytes:
@@ -131,7 +126,7 @@ def _given_up(lines: JobLines, batch_id: str, place: int, outcome: BatchOutcome)
     code = "batch_expired" if outcome == "expired" else "batch_cancelled"
     message = "The batch expired before this line was done." if outcome == "expired" else "The batch was cancelled."
     try:
-        custom_id = lines.line(place).custom_id
+        custom_id = lines.custom_id(place)
     except FileNotFoundError:  # somebody has deleted the input; the number says which line it was
         custom_id = None
     return result_line(batch_id, place, 1, lines.number(place), custom_id, LineError(code=code, message=message))

@@ -6,15 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from services.books import TableChange, newest_of_each
-from services.runtime.clock import steady_us
-from services.runtime.errors import UnavailableError
+from services.ledger.pauses import PauseWatch
 from services.runtime.metrics import LEDGER_READ
 
 BATCH_S: Final = 0.1
 """Time for which changes are collected. A batch costs one write to a socket, which is the most expensive step."""
-
-LOOK_S: Final = 1.0
-"""Maximum time between two checks whether this process was paused, in seconds."""
 
 BATCH_EVENTS: Final = 1_000
 """Maximum number of events in a batch. While one batch is being written and the next is full, no event is accepted."""
@@ -39,26 +35,17 @@ class Changelog:
 
     Args:
         send: Sends one change.
-        session_us: The session timeout of the consumer group, in microseconds.
+        pauses: Says whether this process was paused.
     """
 
-    def __init__(self, send: Send, *, session_us: int) -> None:
+    def __init__(self, send: Send, pauses: PauseWatch) -> None:
         self._send = send
-        self._session_us = session_us
+        self._pauses = pauses
         self._taken: list[_Taken] = []
         self._filled = asyncio.Event()
         self._full = asyncio.Event()
         self._emptied = asyncio.Condition()
         self._writing = False
-        self._awake_us = steady_us()
-
-    def restored(self) -> None:
-        """Record that the ledger has just restored its table.
-
-        Restoring a large table blocks the event loop for a long time. ``run`` must not mistake this time for a pause of
-        the process. So this call resets the time from which the next pause is measured.
-        """
-        self._awake_us = steady_us()
 
     async def add(self, event: Any, partition: int, changes: Sequence[TableChange], read: TableChange) -> None:
         """Queue the changes that an event makes to the ledger's table. While the queue is full, wait.
@@ -87,25 +74,15 @@ class Changelog:
             UnavailableError: This process was paused for longer than the session timeout.
         """
         while True:
+            await self._filled.wait()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._filled.wait(), LOOK_S)
-            if self._filled.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._full.wait(), BATCH_S)
-            before_us, self._awake_us = self._awake_us, steady_us()
-            if self._awake_us - before_us > self._session_us:
-                # The next owner of the partitions may have written newer values of the same keys. The events were not
-                # acknowledged, so they are read again.
-                raise UnavailableError("the ledger was paused for longer than the session timeout; it must start again")
-            if not self._filled.is_set():
-                continue
+                await asyncio.wait_for(self._full.wait(), BATCH_S)
             batch, self._taken = self._taken, []
             self._writing = True
             self._filled.clear()
             self._full.clear()
             await self._tell()
             await self._write(batch)
-            self._awake_us = steady_us()  # a slow broker is no pause
             self._writing = False
             await self._tell()
 
@@ -118,11 +95,13 @@ class Changelog:
         for taken in batch:
             changes.setdefault(taken.partition, []).extend(taken.changes)
             read.setdefault(taken.partition, {})[taken.read.key] = taken.read
-        pending = [
-            await self._send(partition, change)
-            for partition, each in changes.items()
-            for change in (*newest_of_each(each), *read[partition].values())
-        ]
+        pending: list[Awaitable[Any]] = []
+        for partition, each in changes.items():
+            for change in (*newest_of_each(each), *read[partition].values()):
+                # After a pause, the next owner of the partitions may have written newer values of the same keys. The
+                # events are not acknowledged then, so they are read again.
+                self._pauses.check()
+                pending.append(await self._send(partition, change))
         for acknowledged in pending:
             await acknowledged
         for taken in batch:

@@ -20,14 +20,15 @@ from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
 from schemas.registry import read_kinds
 from schemas.topics import ACCOUNTS, RECEIPTS
 from schemas.wire import KIND_HEADER, decode, header
-from services.books import BooksConfig, PartitionBooks, Source, TableChange
+from services.books import BooksConfig, OtherWindowWidth, PartitionBooks, Source, TableChange
 from services.bus import BusSettings
 from services.ledger.changelog import Changelog
 from services.ledger.faust_flow import BeginAt, BrokerError, FaustApp
+from services.ledger.pauses import PauseWatch
 from services.ledger.read_offsets import ReadOffsets, RecordsLost, first_offset
 from services.ledger.settings import Settings
 from services.runtime.clock import steady_us
-from services.runtime.errors import UnavailableError
+from services.runtime.errors import UnavailableError, UserError
 from services.runtime.metrics import LEDGER_LATE, LEDGER_OPEN, MALFORMED, SKIPPED
 
 COMMIT_S: Final = 1.0
@@ -74,6 +75,7 @@ class LedgerApp:
 
     Attributes:
         books: Sums and requests of each assigned partition.
+        pauses: Says whether this process was paused.
         ready: Whether the table is restored and events are processed.
     """
 
@@ -81,11 +83,13 @@ class LedgerApp:
         self.books: dict[int, PartitionBooks] = {}
         self.ready = False
         self._config: BooksConfig = settings.config()
-        self._changelog = Changelog(self._send, session_us=settings.bus.session_timeout_ms * 1_000)
+        self.pauses = PauseWatch(settings.bus.session_timeout_ms * 1_000)
+        self._changelog = Changelog(self._send, self.pauses)
         self._bus = settings.bus
         self._sought: dict[TP, _Sought] = {}
         self._stands: dict[TP, _Sought] = {}
         self._on_ready: Callable[[], None] | None = on_ready
+        self._refused: UserError | None = None
         self.app = _make_app(settings, copies, self._begin_at)
         self._table = self.app.Table("entries", partitions=settings.bus.partitions, key_type=bytes, value_type=bytes)
         self._read = ReadOffsets(self._table.data, _SOURCES)
@@ -98,10 +102,13 @@ class LedgerApp:
         """Run until cancelled.
 
         Raises:
-            UnavailableError: The broker refused a request of Faust.
+            UnavailableError: The broker refused a request of Faust, or this process was paused for longer than the
+                session timeout.
+            UserError: The stored sums are of windows with another width.
             Exception: Any other error that ended Faust.
         """
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.pauses.run(), name="ledger-pauses")
             tasks.create_task(self._changelog.run(), name="ledger-changelog")
             tasks.create_task(self._watch_ends(), name="ledger-ends")
             try:
@@ -180,17 +187,29 @@ class LedgerApp:
     def _of(self, number: int) -> PartitionBooks:
         books = self.books.get(number)
         if books is None:
-            books = self.books[number] = PartitionBooks(number, self._config)
-            books.restore(self._table.data.items())
+            books = PartitionBooks(number, self._config)
+            try:
+                books.restore(self._table.data.items())
+            except OtherWindowWidth as other:
+                raise UserError(
+                    f"RAILBUS_LEDGER_WINDOW_S={self._config.window_s}: the stored sums are of windows of"
+                    f" {other.width_s} s: set that width again, or set another RAILBUS_LEDGER_GROUP"
+                ) from None
+            self.books[number] = books
         return books
 
     async def _recovered(self) -> None:
         self.books.clear()  # restored from the table when needed
         self._sought.clear()
         self._stands.clear()
-        for number in self._held():
-            self._of(number)
-        self._changelog.restored()  # a large table takes long, and blocks the event loop meanwhile
+        try:
+            for number in self._held():
+                self._of(number)
+        except UserError as error:
+            self.pauses.restored()
+            self._refused = error  # Faust ignores what this function raises
+            await asyncio.Event().wait()  # so that Faust hands out no event until the process has ended
+        self.pauses.restored()  # a large table takes long, and blocks the event loop meanwhile
         self.ready = True
         if self._on_ready is not None:
             self._on_ready()
@@ -209,6 +228,10 @@ class LedgerApp:
     async def _watch_ends(self) -> None:
         while True:
             await asyncio.sleep(COMMIT_S)
+            if self._refused is not None:
+                for name in ("faust", "mode"):  # else they log tracebacks when they are stopped while they restore
+                    logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+                raise self._refused
             LEDGER_OPEN.set(sum(len(books.entries) for books in self.books.values()))
             # Topics that were read to their end are marked, so that a topic without new records does not keep windows
             # open.

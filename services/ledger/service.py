@@ -1,6 +1,6 @@
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -59,11 +59,18 @@ class LedgerService:
         for books in self._ledger.books.values():
             yield from books.all_windows()
 
+    def _changed(self) -> Iterator[Window]:
+        # While partitions get another owner, and after a pause, the next owner may have published newer sums.
+        for books in tuple(self._ledger.books.values()):
+            for window in books.dirty(PUBLISH_MOST):
+                if not self._ledger.ready or self._ledger.books.get(books.number) is not books:
+                    return
+                self._ledger.pauses.check()
+                yield window
+
     async def _publish(self) -> None:
         while True:
             await asyncio.sleep(PUBLISH_S)
-            posted: list[asyncio.Future[Any]] = []
-            for books in tuple(self._ledger.books.values()):
-                posted += [await self._producer.post(LEDGER, window) for window in books.dirty(PUBLISH_MOST)]
+            posted = [await self._producer.post(LEDGER, window) for window in self._changed()]
             await asyncio.gather(*posted)
             LEDGER_WINDOWS.inc(len(posted))

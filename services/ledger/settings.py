@@ -16,7 +16,8 @@ class Settings:
 
     Attributes:
         ledger_group: Consumer group, and prefix of the state topic. With another name, the ledger starts new sums.
-        ledger_window_s: Width of a window, in seconds.
+        ledger_window_s: Width of a window, in seconds. Stored sums have the width that they were made with, so another
+            width needs another ``ledger_group``.
         ledger_keep_s: Time after a window's end for which late accounts still count, in seconds.
         ledger_show_s: Time for which ``GET /ledger`` shows a window, in seconds.
         policy: Folder of the policy, which has the objectives.
@@ -32,7 +33,9 @@ class Settings:
     """
 
     ledger_group: str = setting("ledger", "consumer group, and prefix of the name of the ledger's state topic")
-    ledger_window_s: int = setting(60, "width of a window in seconds", ge=1, le=86_400)
+    ledger_window_s: int = setting(
+        60, "width of a window in seconds; another width needs another RAILBUS_LEDGER_GROUP", ge=1, le=86_400
+    )
     # The ledger remembers each request, with about 1 KB, until this time after its window's end.
     ledger_keep_s: int = setting(
         600,

@@ -3,6 +3,7 @@
 Prefill and decode are assumed to alternate on the accelerator.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -112,7 +113,8 @@ def throughput(
     If ``efficiency`` is None, ``practical(gpu)`` applies. If ``kv`` is None, ``batch_kv(gpu)`` applies.
 
     Raises:
-        ValueError: The model and a sequence do not fit into memory, or the layout does not suit the model.
+        ValueError: The model and a sequence do not fit into memory, or the layout does not suit the model or the
+            number of requests.
     """
     efficiency = practical(gpu) if efficiency is None else efficiency
     kv = batch_kv(gpu) if kv is None else kv
@@ -124,13 +126,16 @@ def throughput(
     prefix = cached * kv_bytes_per_token(model, beyond_window=True, kv=kv)  # local layers keep only their window
     per_sequence = kv_bytes(model, prompt + work.output, kv) - prefix
     free = gpu.memory_bytes * positive("memory", limits.memory) - weight_bytes(model, precision) - prefix
-    most = work.requests if limits.sequences is None else min(work.requests, limits.sequences)
-    batch = min(most, int((free - limits.reserved_bytes) // per_sequence))
-    if batch < layout.pipeline:
+    room = int((free - limits.reserved_bytes) // per_sequence)
+    if room < layout.pipeline:
         raise ValueError(
             f"{model.name} in {precision} leaves no room for a sequence of {prompt + work.output} tokens on {one.name}"
         )
-    batch //= layout.pipeline  # each stage works on another part of the sequences
+    requests = math.ceil(work.requests / layout.replicas)  # of the engine that has most
+    most = requests if limits.sequences is None else min(requests, limits.sequences)
+    if most < layout.pipeline:
+        raise ValueError(f"a pipeline of {layout.pipeline} stages needs as many requests at once, and has {most}")
+    batch = min(most, room) // layout.pipeline  # each stage works on another part of the sequences
 
     def communicating_ms(tokens: float) -> float:
         return communication_ms(
@@ -144,9 +149,10 @@ def throughput(
     context = prompt + work.output // 2
     step = decode_ms(model, gpu, precision, batch=batch, context=context, kv=kv, efficiency=efficiency)
     decode_s = work.output * (step + communicating_ms(batch)) / batch / 1e3
-    # Every stage of a pipeline has a share of the layers, and all stages work at the same time.
-    engines = layout.replicas * (layout.pipeline * limits.balance if layout.pipeline > 1 else 1)
-    prefill_s, decode_s = prefill_s / engines, decode_s / engines
+    # The engines work at the same time, and the last one ends the job. Every stage of a pipeline has a share of the
+    # layers, and all stages work at the same time.
+    share = requests / work.requests / (layout.pipeline * limits.balance if layout.pipeline > 1 else 1)
+    prefill_s, decode_s = prefill_s * share, decode_s * share
     return Throughput(
         batch=batch, prefill_s=prefill_s, decode_s=decode_s, hours=work.requests * (prefill_s + decode_s) / 3_600
     )

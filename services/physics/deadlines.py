@@ -6,7 +6,7 @@ from math import sqrt
 from services.physics.catalogue.gpus import Gpu
 from services.physics.catalogue.models import Model
 from services.physics.catalogue.precisions import Precision
-from services.physics.checks import fraction, not_negative, positive
+from services.physics.checks import MOST, fraction, not_negative, positive
 from services.physics.efficiency import Efficiency, practical
 from services.physics.roofline import prefill_ms
 
@@ -19,13 +19,13 @@ def longest_prompt(
 ) -> int:
     """Return the maximum number of uncached prompt tokens that an idle accelerator prefills within ``budget_ms``.
 
-    If ``efficiency`` is None, ``practical(gpu)`` applies.
+    The result is at most ``MOST``. If ``efficiency`` is None, ``practical(gpu)`` applies.
     """
     not_negative("budget_ms", budget_ms)
     efficiency = practical(gpu) if efficiency is None else efficiency
-    low, high = 0, 1
-    while prefill_ms(model, gpu, precision, high, efficiency=efficiency) <= budget_ms:
-        low, high = high, high * 2
+    low, high = 0, MOST
+    if prefill_ms(model, gpu, precision, high, efficiency=efficiency) <= budget_ms:
+        return high
     while high - low > 1:
         middle = (low + high) // 2
         fits = prefill_ms(model, gpu, precision, middle, efficiency=efficiency) <= budget_ms

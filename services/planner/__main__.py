@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from services.planner.commands import batch, bench, latency, serve
+from services.planner.commands import batch, bench, bench_check, latency, serve
 from services.runtime.errors import UserError
 from services.runtime.process import EXIT_USER
 
@@ -25,11 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     serve.add(commands.add_parser("serve", help=about, description=about))
     about = "report on a result of `railbus bench engine`: tables, drawings, predicted and measured times"
     bench.add(commands.add_parser("bench", help=about, description=about))
+    about = "check the options of `railbus bench engine` that the report needs"
+    bench_check.add(commands.add_parser("bench-check", help=about, description=about))
     args = parser.parse_args(argv)
     try:
         return int(args.run(args))
     except UserError as error:
-        sys.stderr.write(f"railbus {'bench' if args.command == 'bench' else 'plan'}: {error}\n")
+        sys.stderr.write(f"railbus {'bench' if args.command.startswith('bench') else 'plan'}: {error}\n")
         return EXIT_USER
 
 

@@ -1,5 +1,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from services.runtime.errors import UnavailableError, UserError
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,16 +32,26 @@ class BrokenPolicy(PolicyError):
 
     Attributes:
         temporary: Whether the same files may be accepted later, because an ``OSError`` or a timeout caused the faults.
+        forbidden: Whether this ``OSError`` was that the process may not read a file, which does not pass by itself.
     """
 
-    def __init__(self, faults: Sequence[PolicyFault], *, temporary: bool = False) -> None:
+    def __init__(
+        self, faults: Sequence[PolicyFault], *, temporary: bool = False, forbidden: bool = False
+    ) -> None:  # fmt: skip
         self.faults = tuple(faults)
         self.temporary = temporary
+        self.forbidden = forbidden
         super().__init__("\n".join(map(str, self.faults)))
 
 
 class RulingError(PolicyError):
     """Rego gave no answer, or an invalid one. The caller must fail closed."""
+
+
+def start_error(root: Path, broken: BrokenPolicy) -> UserError | UnavailableError:
+    """Return the error that ends a service which cannot start with the policy in this folder."""
+    message = f"RAILBUS_POLICY={root}: {broken}"
+    return UnavailableError(message) if broken.temporary and not broken.forbidden else UserError(message)
 
 
 def broken_by(error: Exception) -> BrokenPolicy:

@@ -66,8 +66,25 @@ def cases(policy: Policy) -> list[GoldenCase]:
         if path.startswith("golden/") and path.endswith(".jsonl"):
             for number, line in enumerate(policy.files[path].splitlines(), 1):
                 if line.strip():
-                    found.append(GoldenCase(path=path, line=number, body=_object(path, number, line)))
+                    found.append(GoldenCase(path=path, line=number, body=parse_case(path, number, line)))
     return found
+
+
+def parse_case(path: str, line: int, text: bytes) -> Mapping[str, Any]:
+    """Parse a line of a file of test cases.
+
+    Raises:
+        BrokenPolicy: The line is not a JSON object.
+    """
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise BrokenPolicy([PolicyFault(path, line, f"is not JSON: {error}")]) from None
+    except RecursionError:
+        raise BrokenPolicy([PolicyFault(path, line, "is nested too deeply; make its structure flatter")]) from None
+    if not isinstance(body, dict):
+        raise BrokenPolicy([PolicyFault(path, line, "must be a JSON object")])
+    return body
 
 
 def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
@@ -75,15 +92,14 @@ def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
     expected = case.body.get("expect")
     try:
         answer = _answer(policy, case.body)
-    except (PolicyError, TypeError) as error:
-        return PolicyFault(case.path, case.line, f"{case.name}: {error}")
-    if isinstance(expected, dict) and isinstance(answer, dict):
-        answer = {key: answer.get(key) for key in expected}
-    if answer != expected:
-        return PolicyFault(
-            case.path, case.line, f"{case.name}: expected {_shown(expected)}, the answer is {_shown(answer)}"
-        )
-    return None
+        if isinstance(expected, dict) and isinstance(answer, dict):
+            answer = {key: answer.get(key) for key in expected}
+        if answer == expected:
+            return None
+        message = f"expected {_shown(expected)}, the answer is {_shown(answer)}"
+    except (PolicyError, TypeError, RecursionError) as error:
+        message = str(error)
+    return PolicyFault(case.path, case.line, f"{case.name}: {message}")
 
 
 def rego_questions(policy: Policy, case: GoldenCase) -> list[tuple[str, AdmissionRequest | Finding]]:
@@ -141,16 +157,6 @@ def _finding_of(match: Match, tenant: str, side: Side) -> Finding:
 def _plain(answer: Any) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(answer)
     return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
-
-
-def _object(path: str, line: int, text: bytes) -> Mapping[str, Any]:
-    try:
-        body = json.loads(text)
-    except ValueError as error:
-        raise BrokenPolicy([PolicyFault(path, line, f"is not JSON: {error}")]) from None
-    if not isinstance(body, dict):
-        raise BrokenPolicy([PolicyFault(path, line, "must be a JSON object")])
-    return body
 
 
 def _shown(value: Any) -> str:

@@ -1,17 +1,18 @@
 """Find the faults of a policy without running requests: ``railbus policy lint``."""
 
-import json
 from pathlib import Path
 from typing import Final
 
 from schemas.requests import Deadlines
 from services.policy.errors import BrokenPolicy, PolicyFault, RulingError
+from services.policy.golden import parse_case
 from services.policy.load import build, rule_of
 from services.policy.matching import Automaton, find_all
 from services.policy.policy import Policy
 from services.policy.rulings import AdmissionRequest, Finding
-from services.policy.source.document import PatternFile, PatternSpec
+from services.policy.source.document import PatternFile, PatternSpec, RailKind, pattern_rail
 from services.policy.source.files import Files, read_files
+from services.policy.source.nemo_config import has_folded_flow
 from services.policy.source.toml import line_of, read_toml
 
 _PROBE: Final = AdmissionRequest(
@@ -36,6 +37,25 @@ def lint(root: Path) -> tuple[PolicyFault, ...]:
     faults = [*_deadline_faults(policy), *_pattern_faults(files), *admission_faults(policy), *finding_faults(policy)]
     faults += [*_nemo_faults(files), *_golden_faults(files)]
     return tuple(sorted(faults))
+
+
+def unsearched_patterns(policy: Policy) -> dict[RailKind, list[str]]:
+    """Return the patterns that prompts are not searched for, by the input rail that the policy lacks."""
+    rails = {rail.name for rail in policy.document.rails.rail}
+    found: dict[RailKind, list[str]] = {}
+    for rule in policy.rules:
+        if (rail := pattern_rail(rule.name)) not in rails:
+            found.setdefault(rail, []).append(rule.name)
+    return found
+
+
+def unsearched_answers(policy: Policy) -> list[str]:
+    """Return the folded patterns whose disguised words are not found in answers, because the NeMo flow is missing."""
+    if has_folded_flow(policy.files):
+        return []
+    names = [name for name in policy.files if name.startswith("patterns/") and name.endswith(".toml")]
+    patterns = [spec for name in names for spec in read_toml(name, policy.files[name], PatternFile).pattern]
+    return sorted(spec.name for spec in patterns if spec.folded)
 
 
 def _deadline_faults(policy: Policy) -> list[PolicyFault]:
@@ -113,7 +133,7 @@ def _golden_faults(files: Files) -> list[PolicyFault]:
         if name.startswith("golden/") and name.endswith(".jsonl"):
             for number, line in enumerate(files[name].splitlines(), 1):
                 try:
-                    json.loads(line or b"{}")
-                except ValueError as error:
-                    faults.append(PolicyFault(name, number, f"is not JSON: {error}"))
+                    parse_case(name, number, line.strip() or b"{}")
+                except BrokenPolicy as broken:
+                    faults += broken.faults
     return faults

@@ -46,6 +46,7 @@ class PolicyReloader:
         self.refused: BrokenPolicy | None = None
         self._again_s = math.inf  # when to try the refused files again, in monotonic seconds
         self._retry_s = RETRY_S
+        self._counted = False  # whether the last edit is counted as refused
 
     async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
         while True:
@@ -63,6 +64,7 @@ class PolicyReloader:
             return None
         if changed:
             self._retry_s = RETRY_S
+            self._counted = False
         self._again_s = math.inf
         return self._read()
 
@@ -95,7 +97,9 @@ class PolicyReloader:
         return policy
 
     def _refuse(self, broken: BrokenPolicy) -> None:
-        POLICY_REFUSED.inc()
+        if not self._counted:
+            POLICY_REFUSED.inc()
+            self._counted = True
         self.refused = broken
         if broken.temporary:
             self._again_s = time.monotonic() + self._retry_s

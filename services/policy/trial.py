@@ -26,7 +26,7 @@ MAX_TRIAL_BYTES: Final = 2 << 30
 """Maximum address space of a trial in bytes. A shipped policy takes an eighth of it."""
 
 MAX_ANSWER_NS: Final = 500_000_000
-"""Maximum time of an answer of Rego, in nanoseconds. An answer of a shipped policy takes 0.02 ms."""
+"""Maximum CPU time of an answer of Rego, in nanoseconds. An answer of a shipped policy takes 0.02 ms."""
 
 _STEPS: Final = {
     "build": (".", "its files are compiled"),
@@ -41,7 +41,7 @@ def try_policy(files: Files) -> None:
 
     Raises:
         BrokenPolicy: The files have faults, or the process died or took too long. ``temporary`` is True if the
-            process timed out or was killed with SIGKILL, because the same files may pass later.
+            process did not start, timed out or was killed with SIGKILL, because the same files may pass later.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     given = msgspec.msgpack.encode(dict(files))
@@ -60,6 +60,9 @@ def try_policy(files: Files) -> None:
             return
     except subprocess.TimeoutExpired as late:
         output, why, temporary = late.stdout or b"", f"took more than {3 * TRIAL_S} s", True
+    except OSError as error:
+        message = f"the process that tries it did not start ({error.strerror}); if this repeats, free memory"
+        raise BrokenPolicy([PolicyFault(".", 0, message)], temporary=True) from None
     step = output.decode(errors="replace").split()
     path, doing = _STEPS.get(step[-1] if step else "", (".", "it is tried"))
     remedy = "make it simpler: fewer levels, smaller numbers, shorter texts"

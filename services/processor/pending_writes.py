@@ -9,6 +9,7 @@ from schemas.base import Event
 from schemas.errors import MalformedEvent
 from services.bus import BusError, EventRejected, Position, Producer
 from services.processor.core import RecordPosition, Write
+from services.runtime.errors import UnavailableError, UserError
 from services.runtime.logging import logger
 
 _log = logger("processor")
@@ -57,7 +58,7 @@ class PendingWrites:
         """Give queued events to the producer until cancelled.
 
         Raises:
-            BusError: The producer accepts no more events.
+            BusError: The producer accepts no more events. If another error ended the producer, this error is raised.
         """
         while True:
             await self._queue_filled.wait()
@@ -75,7 +76,7 @@ class PendingWrites:
         except MalformedEvent as error:
             self._give_up(write, error)
             return True
-        except BusError:
+        except (BusError, UserError, UnavailableError):
             return False  # ``send`` gets the same error and raises it
         if acknowledged is not None:
             self._note_posted(write, acknowledged)

@@ -12,7 +12,7 @@ import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from schemas.requests import Request
 from services.policy import Policy
@@ -39,7 +39,7 @@ MAX_EDITS: Final = 100
 """Maximum number of masked parts of a prompt whose answers are cached. The longest prompt may have 14,000, which take a
 megabyte or two."""
 
-RULES: Final = 2
+RULES: Final = 3
 """Part of every key. It must be raised if a rail may now answer otherwise about the same prompt by the same policy.
 Without it, answers of older versions would count for an hour after an upgrade."""
 
@@ -165,6 +165,8 @@ class RailCache:
         try:
             async with asyncio.timeout(WAIT_S):
                 return await command()
+        except OutOfMemoryError:  # a full Redis that evicts nothing still answers lookups
+            return None
         except (RedisError, OSError, TimeoutError) as error:
             if self._connected:
                 self._connected = False

@@ -18,7 +18,8 @@ class OpaClient:
 
     def __init__(self, url: str) -> None:
         if not is_http_url(url):
-            raise UserError(f"RAILBUS_OPA_URL={url[:200]!r}: must be http://HOST:PORT")
+            shown = "(hidden)" if "@" in url or "?" in url else repr(url[:200])  # perhaps it contains a password
+            raise UserError(f"RAILBUS_OPA_URL={shown}: must be http://HOST:PORT")
         self._url = url.rstrip("/") + PATH
         self._session: aiohttp.ClientSession | None = None
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from schemas.requests import Message
 from services.policy import Automaton, Finding, FoundSpan, Match, Policy, Ruling, Scanner
 from services.policy.matching.folding import FoldedWords
+from services.policy.source.document import pattern_rail
 from services.rails.rail import Edit, RailAnswer, RailFailed
 from services.rails.turns import DEAR_PIECE_CHARS, DEAR_WORK, PIECE_CHARS, SLICE_WORK, Turns
 
 if TYPE_CHECKING:
     from services.policy.engines.presidio import Presidio
-
-PII_PREFIX: Final = "pii/"
 
 CLASSIFIER_TIER: Final = 2
 """The tier in ``findings.rego`` of findings that do not come from the policy's patterns."""
@@ -42,7 +41,7 @@ class PatternRail:
         self._policy = policy
         self._turns = turns
         self._presidio_turns = Turns(active=turns.active)  # separate, as they take a hundred times as long, in a thread
-        self._automaton = Automaton([rule for rule in policy.rules if rule.name.startswith(PII_PREFIX) == pii])
+        self._automaton = Automaton([rule for rule in policy.rules if (pattern_rail(rule.name) == "pii") == pii])
         self._presidio = presidio
         self._folded: FoldedWords | None = None if pii else policy.folded
 

@@ -55,6 +55,9 @@ BATCH_RETRIES_S: Final = (1.0, 2.0, 4.0, 8.0)
 """Seconds to wait before each further evaluation of a batch request for which a rail broke or was late. So a fault that
 passes does not deny the request."""
 
+READY_S: Final = 0.05
+"""Interval in seconds at which a starting process checks whether it is ready for both kinds of requests."""
+
 _log = logger("rails")
 
 
@@ -107,6 +110,7 @@ class RailsService:
                 for lane in self._lanes:
                     tasks.create_task(lane.run())
                 tasks.create_task(self._reloader.watch())
+                tasks.create_task(self._tell_ready())
         finally:
             await self._close()
 
@@ -129,7 +133,7 @@ class RailsService:
 
         lane = Processor(
             self._bus, reading, core, Producer(self._bus, role="rails", name=group), perform=perform, on_written=_count,
-            on_not_written=on_not_written, on_ready=self._tell_ready,
+            on_not_written=on_not_written,
         )  # fmt: skip
         return lane
 
@@ -137,9 +141,12 @@ class RailsService:
         self._tasks.discard(task)
         metrics.JUDGING.set(len(self._tasks))
 
-    def _tell_ready(self) -> None:
-        if self.ready:
-            self._on_ready()
+    async def _tell_ready(self) -> None:
+        # A lane can become unready again before the other one is ready. So its `on_ready`, which is called once, is not
+        # used.
+        while not self.ready:  # noqa: ASYNC110 - at the start only
+            await asyncio.sleep(READY_S)
+        self._on_ready()
 
     async def _evaluate(self, lane: Processor, core: RailsCore, effect: EvaluateRequest) -> None:
         request, policy = effect.request, self.policy

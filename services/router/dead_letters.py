@@ -25,7 +25,7 @@ With a value of this size, encoded as base64, a dead letter is still smaller tha
 """
 
 MAX_EXTRA: Final = 30_000
-"""Maximum number of bytes of the key in a dead letter, and of all headers together."""
+"""Maximum number of bytes of the key in a dead letter, and of the JSON of all headers together."""
 
 UNKNOWN_TENANT: Final = "unknown"
 
@@ -131,10 +131,11 @@ def _headers(unread: UnreadableRecord) -> tuple[tuple[str, str], ...]:
     kept: list[tuple[str, str]] = []
     size = 0
     for name, value in unread.headers:
-        size += len(name) + len(value or b"")
+        header = (name, _base64(value or b""))
+        size += len(msgspec.json.encode(header)) + 1  # a comma
         if size > MAX_EXTRA:
             break
-        kept.append((name, _base64(value or b"")))
+        kept.append(header)
     return tuple(kept)
 
 

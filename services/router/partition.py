@@ -21,7 +21,7 @@ from services.router.decide.cutovers import health_outcome, price
 from services.router.decide.decide import close_too_many_open, decide, next_alarm_us
 from services.router.state.breaker import Breaker
 from services.router.state.budget import AttemptBudgets, FallbackBudget
-from services.router.state.oldest_open import OldestOpen
+from services.router.state.oldest_open import SPARE, OldestOpen
 from services.router.state.request import EventContext, RequestState
 
 Writes = list[Write]
@@ -98,7 +98,9 @@ class RouterPartition:
         self.rejected: deque[Closed] = deque(maxlen=MAX_REJECTED)
         self._shared = shared
         self._known_us = 0  # everything appended before this time was read; no later deadline counts as passed
-        self._timers: list[tuple[int, str]] = []  # a heap; a timer that has moved is corrected when it is popped
+        # A heap. A timer that has moved is corrected when it is popped. A timer of a finished request may stay for a
+        # day, so ``_set_timer`` drops such timers when there are many.
+        self._timers: list[tuple[int, str]] = []
         self._done: dict[str, _Done] = {}
         self._batch_open = 0
         self._oldest = OldestOpen()
@@ -292,6 +294,13 @@ class RouterPartition:
     def _set_timer(self, state: RequestState, due_us: int) -> None:
         state.timer_us = due_us
         heapq.heappush(self._timers, (due_us, state.request_id))
+        if len(self._timers) > 2 * len(self.requests) + SPARE:
+            self._timers = list({timer for timer in self._timers if self._is_current(*timer)})
+            heapq.heapify(self._timers)
+
+    def _is_current(self, at_us: int, request_id: str) -> bool:
+        state = self.requests.get(request_id)
+        return state is not None and state.timer_us == at_us
 
     def _finish(self, state: RequestState, now_us: int, account: Account | None = None) -> None:
         self._release(state)

@@ -5,8 +5,10 @@ import ctypes
 import gc
 import logging
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import uvloop
@@ -59,6 +61,27 @@ def say_ready(text: str) -> None:
     gc.set_threshold(GARBAGE_OBJECTS)
     sys.stdout.write(f"ready {text}\n")
     sys.stdout.flush()
+
+
+@contextmanager
+def passing_sigterm_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Pass SIGTERM on to a child process while the body of the ``with`` statement runs.
+
+    Without this, SIGTERM would end this process alone, and the child would go on.
+
+    Yield a list. If SIGTERM came, the list has its number.
+    """
+    received: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        received.append(number)
+        process.terminate()
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def return_large_blocks() -> bool:

@@ -29,6 +29,7 @@ PREFIX: Final = "RAILBUS_"
 
 _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
+_SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")  # a variable is secret if its name ends in one of these
 _COUNT: Final = re.compile("[0-9]{1,9}")  # int() would take other digits, and fail on very many
 
 
@@ -170,6 +171,17 @@ def without_login(url: str) -> str:
     """Return the URL without user, password and query, so that it can be printed."""
     scheme, separator, rest = url.partition("://")
     return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
+
+
+def without_secrets(env: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables so that they can be printed.
+
+    The value of a secret is replaced by ``(set)``. User, password and query are left out of URLs.
+    """
+    return {
+        name: "(set)" if name.endswith(_SECRET) else without_login(value) if name.endswith("_URL") else value
+        for name, value in env.items()
+    }
 
 
 @contextmanager

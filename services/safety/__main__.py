@@ -2,7 +2,8 @@
 
 from services.bus import BusSettings, ensure_topics
 from services.policy import BrokenPolicy
-from services.runtime import UserError, run
+from services.policy.errors import start_error
+from services.runtime import run
 from services.runtime.health import HealthSettings, serve_health
 from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
@@ -25,7 +26,7 @@ async def main() -> None:
             await ensure_topics(bus)
             await service.run()
     except BrokenPolicy as broken:
-        raise UserError(f"RAILBUS_POLICY={settings.policy}: {broken}") from None
+        raise start_error(settings.policy, broken) from None
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from services.processor import Effect, Processor, ProcessorConfig, Write
 from services.runtime import metrics
 from services.runtime.classes.service_classes import ServiceClasses
 from services.runtime.clock import steady_us
+from services.runtime.errors import UnavailableError
 from services.runtime.logging import logger
 from services.safety.checks.executor import Check, CheckExecutor, CheckFactory
 from services.safety.core import SafetyCore
@@ -63,9 +64,11 @@ class SafetyService:
             instance_id=settings.safety_instance,
             limit=settings.safety_queue,
         )
+        self._producer = Producer(bus, role="safety")
+        self._recall_lost = asyncio.Event()
         self._processor = Processor(
-            bus, reading, self._core, Producer(bus, role="safety"), perform=self._perform, on_written=_count,
-            on_ready=on_ready,
+            bus, reading, self._core, self._producer, perform=self._perform, on_written=_count,
+            on_not_written=self._on_not_written, on_ready=on_ready,
         )  # fmt: skip
 
     @property
@@ -82,6 +85,7 @@ class SafetyService:
         Raises:
             BrokenPolicy: The policy that is loaded at the start cannot be used: a check cannot be built, or a deadline
                 is too long.
+            UnavailableError: A recall could not be written.
         """
         await self._prepare(self.policy)
         gc.collect()
@@ -91,6 +95,7 @@ class SafetyService:
                 tasks.create_task(self._processor.run())
                 tasks.create_task(self._reloader.watch())
                 tasks.create_task(self._measure())
+                tasks.create_task(self._end_if_recall_is_lost())
         finally:
             await self._executor.stop()
             for version in tuple(self._checks):
@@ -99,6 +104,17 @@ class SafetyService:
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, CheckRequest):
             self._executor.put(effect)
+
+    def _on_not_written(self, write: Write) -> None:
+        if isinstance(write.event, Recall) and not self._recall_lost.is_set():
+            # The core counts the recall as written, and goes on to clear the text. No such clearance may reach the log.
+            # Then the partition's next owner checks the answer again.
+            self._recall_lost.set()
+            self._producer.abort(_refused_recall())
+
+    async def _end_if_recall_is_lost(self) -> None:
+        await self._recall_lost.wait()
+        raise _refused_recall()
 
     def _on_outcome(self, check: CheckRequest, outcome: CheckOutcome) -> None:
         metrics.labelled(metrics.LOOKS, check.tier, "unchecked" if isinstance(outcome, Unchecked) else "seen").inc()
@@ -126,10 +142,21 @@ class SafetyService:
             self._checks[policy.version] = self._checks.pop(policy.version)  # of all versions, closed last
         else:
             tiers: tuple[Tier, ...] = (1, 2) if policy.document.safety.classifiers else (1,)
-            self._checks[policy.version] = {tier: await self._factories[tier](policy) for tier in tiers}
+            self._checks[policy.version] = await self._build_checks(policy, tiers)
             if len(self._checks) > MAX_VERSIONS:  # the first version is the one that was replaced longest ago
                 await self._close_checks(next(iter(self._checks)))
         self._core.policy = policy
+
+    async def _build_checks(self, policy: Policy, tiers: tuple[Tier, ...]) -> dict[Tier, Check]:
+        checks: dict[Tier, Check] = {}
+        try:
+            for tier in tiers:
+                checks[tier] = await self._factories[tier](policy)
+        except BaseException:
+            for check in checks.values():
+                await check.close()
+            raise
+        return checks
 
     async def _close_checks(self, version: str) -> None:
         for check in self._checks.pop(version).values():
@@ -145,6 +172,13 @@ def check_deadlines(classes: ServiceClasses, total_max_ms: int) -> None:
             " lower the first, or raise the second for router and safety alike"
         )
         raise BrokenPolicy([PolicyFault("policy.toml", 0, message)])
+
+
+def _refused_recall() -> UnavailableError:
+    return UnavailableError(
+        "a recall could not be written, so safety ends, and checks the answer again when it starts: see the reason in"
+        " the log; the role safety must be allowed to write to railbus.streams"
+    )
 
 
 def _count(write: Write) -> None:

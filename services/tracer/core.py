@@ -111,13 +111,14 @@ class TracerCore(Core):
         return self._export(partition, event.request_id)
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Begin to export the traces of a partition, after its existing records were read."""
+        """Begin to export the traces of a partition, its newest first, after its existing records were read."""
         partition = self._partitions[number]
         partition.catching_up = False
         effects: list[Effect] = []
-        for request_id, request in tuple(partition.waiting.items()):
-            # The last owner of the partition has exported older traces. It may have been killed before it exported the
-            # newer ones, so they are exported again, with the same ids.
+        # The last owner of the partition has exported older traces. It may have been killed before it exported the
+        # newer ones, so they are exported again, with the same ids. If there is no room for all of them, the newest are
+        # the ones that may be missing.
+        for request_id, request in reversed(tuple(partition.waiting.items())):
             if request.account_us < known_us - OVERLAP_US:
                 _finish(partition, request_id)
             elif request.sent_at is not None:

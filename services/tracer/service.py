@@ -40,9 +40,8 @@ class TracerService:
                 " http://127.0.0.1:4318, or do not start the tracer"
             )
         if not is_http_url(settings.endpoint):
-            raise UserError(
-                f"OTEL_EXPORTER_OTLP_ENDPOINT={settings.endpoint!r}: must be an address such as http://127.0.0.1:4318"
-            )
+            shown = "(hidden)" if "@" in settings.endpoint else repr(settings.endpoint)  # it may contain a password
+            raise UserError(f"OTEL_EXPORTER_OTLP_ENDPOINT={shown}: must be an address such as http://127.0.0.1:4318")
         self._exporter = SpanExporter(settings.endpoint, settings.traces_queue)
         self._core = TracerCore()
         reading = ProcessorConfig(

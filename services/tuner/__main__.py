@@ -5,7 +5,6 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ import orjson
 
 from services.runtime import run
 from services.runtime.errors import UserError
+from services.runtime.settings import without_secrets
 from services.tuner.candidates import Surroundings, defaults
 from services.tuner.decide import gain_is_shown, percent
 from services.tuner.experiment import (
@@ -22,7 +22,6 @@ from services.tuner.experiment import (
     ExperimentError,
     Size,
     parse_settings,
-    shown,
     size,
 )
 from services.tuner.find_batch import batch_sizes, find_batch
@@ -42,6 +41,9 @@ CAPACITY: Final = {
 
 BATCH_ROUNDS: Final = 4
 
+FLAGS: Final = {"budget_min": "budget"}
+"""The flags of ``railbus tune`` for a number whose name is not that of their field in ``TunePlan``."""
+
 
 async def main() -> None:
     try:
@@ -49,7 +51,8 @@ async def main() -> None:
         base, _ = plan.base(), (plan.rules(), plan.goals())
     except msgspec.ValidationError as error:
         said, _, place = str(error).partition(" - at `$.")
-        raise UserError(f"--{place.rstrip('`').replace('_', '-')}: {said}" if place else said) from None
+        name = place.rstrip("`")
+        raise UserError(f"--{FLAGS.get(name, name.replace('_', '-'))}: {said}" if place else said) from None
     except (msgspec.DecodeError, ExperimentError) as error:
         raise UserError(f"{error}") from None
     shape = Shape(prompt=plan.prompt, shared=plan.shared, output=plan.output, at_once=plan.at_once, seed=plan.seed)
@@ -59,29 +62,27 @@ async def main() -> None:
         os.getloadavg()[0],
     )
     try:
-        pilot = await laboratory.pilot(base)
         if plan.find:
-            await _find(plan, base, laboratory, pilot, began, load)
+            await _find(plan, base, laboratory, began, load)
         else:
-            await _tune(plan, base, laboratory, pilot, began, load)
+            await _tune(plan, base, laboratory, began, load)
     except (EngineProcessError, ExperimentError) as error:
         raise UserError(f"{error}") from None
     finally:
         await laboratory.close()
 
 
-async def _tune(
-    plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, pilot: Pilot, began: float, load: float
-) -> None:
+async def _tune(plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, began: float, load: float) -> None:
     around = Surroundings(
         engine=plan.engine, cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
         at_once=plan.at_once, gpu=shutil.which("nvidia-smi") is not None, models=plan.models, base=base,
     )  # fmt: skip
     budget_s = None if plan.budget_min is None else plan.budget_min * 60
     search = Search(
-        plan.changes(around),
+        plan.changes(around),  # before the pilot, because loading an engine may take minutes
         base=base, defaults=defaults(around), rules=plan.rules(), targets=plan.goals(), budget_s=budget_s,
     )  # fmt: skip
+    pilot = await laboratory.pilot(base)
     smallest = Size(rounds=plan.rounds, load=MAX_LOAD_REQUESTS)
     while (change := search.next(time.monotonic() - began)) is not None:
         measured = _size(plan, pilot, search, None if budget_s is None else budget_s - (time.monotonic() - began))
@@ -89,9 +90,9 @@ async def _tune(
         trial = await laboratory.compare(search.best, change, measured)
         if change is UNCHANGED and trial.error:
             raise UserError(f"the baseline cannot be measured: {trial.error}")
-        if change.lossy or (change is not UNCHANGED and gain_is_shown(trial.rounds, search.rules)):
-            quality = None if trial.error else await laboratory.quality(search.best, change)
-            trial = replace(trial, quality=quality)
+        gained = change is not UNCHANGED and gain_is_shown(trial.rounds, search.rules)
+        if (change.lossy or gained) and not trial.error:
+            trial = await laboratory.with_quality(trial)
         decision = search.record(trial)
         if decision is not None:
             _say(f"{change.name}: {decision.outcome}; {decision.reason}")
@@ -121,9 +122,8 @@ def _size(plan: TunePlan, pilot: Pilot, search: Search, left_s: float | None) ->
     )
 
 
-async def _find(
-    plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, pilot: Pilot, began: float, load: float
-) -> None:
+async def _find(plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, began: float, load: float) -> None:
+    pilot = await laboratory.pilot(base)
     sizes = batch_sizes(plan.max_batch)
     env = {**base, CAPACITY[plan.engine]: base.get(CAPACITY[plan.engine], str(plan.max_batch))}
     if plan.engine == "llama":  # each step computes one token of each slot
@@ -152,7 +152,7 @@ async def _find(
 
 def _about(plan: TunePlan, shape: Shape, pilot: Pilot, began: float, load: float) -> About:
     what = " --find batch" if plan.find else ""
-    base = [f"--set {name}={value}" for name, value in shown(parse_settings(plan.settings)).items()]
+    base = [f"--set {name}={value}" for name, value in without_secrets(parse_settings(plan.settings)).items()]
     return About(
         command=" ".join(["railbus tune --engine", plan.engine + what, *base]),
         engine=pilot.ready.engine,

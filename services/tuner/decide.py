@@ -22,6 +22,7 @@ class Trial:
 
     Attributes:
         quality: Effect of the change on the quality of answers; None if this effect was not measured.
+        quality_error: Why an engine failed while ``quality`` was measured; empty if no engine failed.
         error: Why the change could not be measured; empty if it was measured.
     """
 
@@ -30,6 +31,7 @@ class Trial:
     size: Size
     rounds: tuple[Round, ...] = ()
     quality: Quality | None = None
+    quality_error: str = ""
     error: str = ""
 
     @property
@@ -84,7 +86,9 @@ def decide(trial: Trial, rules: Rules) -> Decision:
     if price:
         return Decision(outcome="price", reason=f"{said}, but {price}", gains=found)
     objection = "" if trial.quality is None else trial.quality.objection(lossy=trial.change.lossy, rules=rules)
-    if trial.change.lossy and trial.quality is None:
+    if trial.quality_error:
+        objection = f"an engine failed when answers were compared: {trial.quality_error}"
+    elif trial.change.lossy and trial.quality is None:
         objection = "what it does to answers could not be measured"
     if objection:
         return Decision(outcome="quality", reason=f"{said}, but {objection}", gains=found)

@@ -29,9 +29,6 @@ METRICS: Final[Mapping[Metric, str]] = {
 
 MORE_IS_BETTER: Final[frozenset[Metric]] = frozenset({"tokens_per_s"})
 
-SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
-"""A variable is secret if its name ends in one of these. Values of secrets appear in no report."""
-
 MIN_REQUESTS: Final = 1_000
 """Minimum number of requests of a comparison, from the latency guide. If there are fewer, the report says why."""
 
@@ -113,11 +110,6 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
             raise ExperimentError(f"{pair!r}: give a setting of the engine, such as RAILBUS_LLAMA_THREADS=2")
         found[name] = value
     return found
-
-
-def shown(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings with the values of secrets replaced by ``(set)``."""
-    return {name: "(set)" if name.endswith(SECRET) else value for name, value in settings.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from services.runtime.settings import without_secrets
 from services.tuner.candidates import Surroundings, candidates
 from services.tuner.experiment import (
     ExperimentError,
@@ -14,7 +15,6 @@ from services.tuner.experiment import (
     parse_metric,
     parse_settings,
     parse_target,
-    shown,
 )
 from services.tuner.guide import ITEMS
 
@@ -109,5 +109,7 @@ def _own(text: str, *, lossy: bool) -> SettingsChange:
     settings = parse_settings(rest.split())
     if not settings:
         raise ExperimentError("--try is empty: give a setting, such as RAILBUS_LLAMA_THREADS=2")
-    name = " ".join(f"{key.removeprefix('RAILBUS_').lower()}={value}" for key, value in shown(settings).items())
+    name = " ".join(
+        f"{key.removeprefix('RAILBUS_').lower()}={value}" for key, value in without_secrets(settings).items()
+    )
     return SettingsChange(name=name, settings=settings, item=item, lossy=lossy)

@@ -57,9 +57,13 @@ def mean_interval(values: Sequence[float], confidence: float) -> Interval:
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float], confidence: float) -> Interval:
-    """Return the geometric mean of the ratios ``above / below``, with its confidence interval."""
+    """Return the geometric mean of the ratios ``above / below``, with its confidence interval.
+
+    The interval of a single ratio has no upper end.
+    """
     logs = mean_interval([math.log(a / b) for a, b in zip(above, below, strict=True)], confidence)
-    return Interval(*(math.exp(min(end, 700.0)) for end in (logs.value, logs.low, logs.high)))
+    # ``math.exp`` raises an error for numbers above 709.
+    return Interval(*(math.exp(end) if end < 700 else math.inf for end in (logs.value, logs.low, logs.high)))
 
 
 def wilson(successes: int, trials: int, confidence: float) -> Interval:

@@ -31,6 +31,9 @@ _CREDENTIALS_HELP: Final = (
     " account; without an account, use the emulator: `railbus up --vertex-emulator`"
 )
 
+_KEY_FILE_ERRORS: Final = (GoogleAuthError, AttributeError, LookupError, TypeError, ValueError)
+"""What Google's library raises for a malformed key file. It does not check the types of the file's values."""
+
 _CLIENT_ERRORS: Final = (errors.APIError, aiohttp.ClientError, GoogleAuthError, OSError)
 
 
@@ -49,7 +52,7 @@ class VertexEngine:
         """Find Google credentials and create the client.
 
         Raises:
-            UserError: No credentials were found, or no project is set.
+            UserError: No credentials were found, they cannot be read or used, or no project is set.
         """
         self._client = VertexClient(self._settings, *await _credentials(self._settings))
 
@@ -61,7 +64,12 @@ class VertexEngine:
         """Yield the steps of the answer, then its result. If the caller stops early, the connection is closed."""
         if self._client is None:
             raise EngineError("internal", "the engine was not started", retryable=False)
-        body = request_body(job.messages, job.sampling, self._settings.vertex_thinking_tokens)
+        body = request_body(
+            job.messages,
+            job.sampling,
+            thinking_tokens=self._settings.vertex_thinking_tokens,
+            max_output_tokens=self._settings.vertex_max_output_tokens,
+        )
         parser = GenerateContentParser(sum(len(message.content) for message in job.messages))
         self._running += 1
         try:
@@ -111,6 +119,17 @@ async def _credentials(settings: VertexSettings) -> tuple[Any, str]:
             found, project = await asyncio.to_thread(google.auth.default, scopes=[SCOPE])
     except (DefaultCredentialsError, TimeoutError):
         raise UserError(f"no Google credentials: {_CREDENTIALS_HELP}") from None
+    except OSError as error:
+        raise UserError(
+            f"the Google credentials in {error.filename} cannot be read ({error.strerror}):"
+            " GOOGLE_APPLICATION_CREDENTIALS must name a file that this process's user may read; with Docker Compose,"
+            " that is user 10001"
+        ) from None
+    except _KEY_FILE_ERRORS as error:
+        raise UserError(
+            f"the Google credentials cannot be used ({type(error).__name__}): check the file that"
+            " GOOGLE_APPLICATION_CREDENTIALS names, or run `gcloud auth application-default login`"
+        ) from None
     project = settings.vertex_project or project
     if not project:
         raise UserError("the Google credentials name no project: set RAILBUS_VERTEX_PROJECT")

@@ -20,15 +20,28 @@ _REFUSED: Final = frozenset({"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CO
 _ENDS: Final[dict[str, FinishReason]] = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
-def request_body(messages: Sequence[Message], sampling: Sampling, thinking_tokens: int) -> dict[str, Any]:
+def request_body(
+    messages: Sequence[Message], sampling: Sampling, *, thinking_tokens: int, max_output_tokens: int
+) -> dict[str, Any]:
     """Return the JSON body of a request to Vertex AI.
 
+    Args:
+        messages: The conversation, oldest first. Messages without text are left out, because the API refuses them.
+        sampling: How the model chooses tokens.
+        thinking_tokens: Maximum number of tokens for reasoning; -1 lets the model choose.
+        max_output_tokens: Largest ``maxOutputTokens`` that the API accepts. It replaces a larger ``max_tokens``.
+
     Raises:
-        EngineError: There are more than ``MAX_STOP_SEQUENCES`` stop strings.
+        EngineError: There are more than ``MAX_STOP_SEQUENCES`` stop strings, or no message has text.
     """
     if len(sampling.stop) > MAX_STOP_SEQUENCES:
         raise EngineError(
             "bad_request", f"Vertex AI accepts at most {MAX_STOP_SEQUENCES} stop strings", retryable=False
+        )
+    messages = [message for message in messages if message.content]
+    if not messages:
+        raise EngineError(
+            "bad_request", "Vertex AI needs at least one message with text", retryable=False, param="messages"
         )
     system = [_part(message) for message in messages if message.role == "system"]
     turns = [
@@ -40,7 +53,7 @@ def request_body(messages: Sequence[Message], sampling: Sampling, thinking_token
     if system and turns:
         body["systemInstruction"] = {"parts": system}
     config: dict[str, Any] = {
-        "maxOutputTokens": sampling.max_tokens,
+        "maxOutputTokens": min(sampling.max_tokens, max_output_tokens),
         "temperature": sampling.temperature,
         "topP": sampling.top_p,
     }

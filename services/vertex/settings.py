@@ -18,6 +18,8 @@ class VertexSettings:
         vertex_model: Name of the model that answers. The model that a request names is ignored.
         vertex_thinking_tokens: Maximum number of tokens that a reasoning model may generate before its answer. -1 lets
             the model choose. These tokens delay the first token of the answer.
+        vertex_max_output_tokens: Maximum length of an answer that the model accepts in a request. If a request's
+            ``max_tokens`` is larger, this value is sent in its place. The default is the limit of Gemini 2.5.
         vertex_url: URL of a private endpoint or of the emulator. If not set, Google's URL is used. No credentials are
             sent to a loopback address.
         vertex_instance: A name that no other Vertex worker has. A restart under the same name within the consumer
@@ -37,6 +39,9 @@ class VertexSettings:
     vertex_model: str = setting("gemini-2.5-flash", "name of the model that answers")
     vertex_thinking_tokens: int = setting(
         0, "maximum number of tokens for reasoning before the answer, -1 = the model chooses", ge=-1, le=65_536
+    )
+    vertex_max_output_tokens: int = setting(
+        65_535, "maximum length of an answer, in tokens, that the model accepts in a request", ge=1, le=131_072
     )
     vertex_url: str | None = setting(None, "URL of a private endpoint or of the emulator, instead of Google's")
     vertex_instance: str | None = setting(

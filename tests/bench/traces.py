@@ -27,7 +27,6 @@ import uvloop
 from schemas.base import Event
 from schemas.topics import RECEIPTS, REQUESTS, STREAMS
 from services.bus import BusSettings, Received, TailReader, UnreadableRecord
-from services.cli.common import read_through
 from services.stream.latency import Latency, LogEvent, latency
 from services.tracer.service import wanted
 from tests.bench.kit.usage import tree_cpu_s
@@ -148,7 +147,7 @@ async def _accounts(tree: Tree) -> dict[str, Latency]:
             for number in range(partitions):
                 ends[topic, number] = await reader.end_offset(topic, number)
                 await reader.follow(topic, number, "beginning")
-        await read_through(reader, {partition: end for partition, end in ends.items() if end})
+        await reader.read_through({partition: end for partition, end in ends.items() if end})
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)

@@ -1,8 +1,9 @@
 """Write archives for tests. The records come from the test, so no broker is needed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from schemas.wire import encode, key_of
 from services.archive.chain import ArchivedRecord
@@ -15,6 +16,18 @@ from services.archive.writer import PartitionWriter
 from services.bus import StoredRecord
 
 BEGIN_MS = 1_790_000_000_000
+
+
+class FolderAsObjectStore(Store):
+    """A folder in which files are written as in an object store: in place, and not atomically."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.is_folder = False
+
+    def put_new(self, name: str, content: Any) -> None:
+        Path(self.path(name)).parent.mkdir(parents=True, exist_ok=True)  # object stores have no folders
+        super().put_new(name, content)
 
 
 def stored(events: Iterable[object], topic: str, partition: int = 0, *, begin_ms: int = BEGIN_MS) -> list[StoredRecord]:
@@ -34,7 +47,7 @@ def make_archive(
     *,
     per_file: int = 20,
     seal_keys: KeyStore | None = None,
-    scheme: str = "",
+    store_of: Callable[[str], Store] = Store,
 ) -> Archive:
     """Write the records to an archive in ``folder``, and the signing key to ``FOLDER.pem``.
 
@@ -43,10 +56,10 @@ def make_archive(
         records: Records of any topics and partitions.
         per_file: Maximum number of records in a file of the archive.
         seal_keys: Keys with which the texts are sealed; None to seal nothing.
-        scheme: Empty for a plain folder; ``file://`` to use the folder like an object store.
+        store_of: Opens the folder; ``FolderAsObjectStore`` to use the folder like an object store.
     """
     signer = Signer.load_or_create(folder.with_suffix(".pem"))
-    store = Store(f"{scheme}{folder}")
+    store = store_of(str(folder))
     begin_archive(store, signer.public_pem)
     for (topic, partition), own in groupby(sorted(records), key=lambda record: record[:2]):
         writer = PartitionWriter(store, signer, topic, partition)

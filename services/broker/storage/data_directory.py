@@ -93,10 +93,10 @@ class Storage:
         Raises:
             BadSetting: The directory cannot be used, or its files cannot be read.
         """
-        # A running broker keeps the boot id of the machine in the lock file, and empties the file after a clean stop.
-        trusted = _was_synced_or_same_boot(self._lock)
-        stored = self._read_topics()
         try:
+            # A running broker keeps the machine's boot id in the lock file, and empties the file after a clean stop.
+            trusted = _was_synced_or_same_boot(self._lock)
+            stored = self._read_topics()
             self._load_topics(topics, stored, now_ms, trusted=trusted)
             self._remove_leftovers(set(stored))
             self._journal.load(offsets)

@@ -263,6 +263,13 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
             await self._client.send(node, LeaveGroupRequest(self.group_id, member_id), group=_BESIDE_JOIN)
         self.reset_generation()  # so that ``close`` does not leave again
 
+    async def _do_commit_offsets(self, assignment: Any, offsets: Any) -> None:
+        # aiokafka tries a commit again in the generation that the member has by then. After a rebalance, this would
+        # move back the offset of a partition that another member has now.
+        if assignment is not self._subscription.subscription.assignment:
+            raise RebalanceInProgressError(self.group_id)
+        await super()._do_commit_offsets(assignment, offsets)
+
     async def _send_req(self, request: Any) -> Any:
         sent_s = time.monotonic()
         if isinstance(request, JoinGroupRequest):

@@ -3,8 +3,10 @@ import itertools
 import random
 import socket
 import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanismError
 
@@ -19,6 +21,12 @@ _log = logger("bus")
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 2.0
 PROBE_TIMEOUT_MS: Final = 5_000
+
+GONE_S: Final = 3_600.0
+"""Seconds after which a node that Kafka does not list any more has left the cluster for good."""
+
+Address = tuple[str, int]
+"""Host and port of a broker."""
 
 
 class BrokerHealth:
@@ -54,6 +62,39 @@ class BrokerHealth:
 @cache
 def health_of(host: str, port: int) -> BrokerHealth:
     return BrokerHealth(f"{host}:{port}")
+
+
+@dataclass(slots=True)
+class _Node:
+    node_id: Any
+    absent_since_s: float | None = None
+
+
+_nodes: Final[dict[str, dict[Address, _Node]]] = {}
+"""The nodes of a cluster that clients of this process have tried to reach, by ``BusSettings.bootstrap``."""
+
+
+def health_of_node(settings: BusSettings, node_id: Any, address: Address) -> BrokerHealth:
+    _nodes.setdefault(settings.bootstrap, {}).setdefault(address, _Node(node_id)).node_id = node_id
+    return health_of(*address)
+
+
+def forget_gone_nodes(settings: BusSettings, present: Mapping[Any, Address], now_s: float) -> None:
+    """Stop counting nodes as unreachable that have another address now, or have not been listed for ``GONE_S`` seconds.
+
+    Kafka does not list a node that has crashed, so a node counts for a while after it was listed last. A bootstrap
+    address always counts. ``present`` are the addresses of the listed nodes, by node id.
+    """
+    nodes, kept = _nodes.get(settings.bootstrap, {}), {*present.values(), *settings.addresses()}
+    for address, node in tuple(nodes.items()):
+        if address in kept:
+            node.absent_since_s = None
+            continue
+        if node.absent_since_s is None:
+            node.absent_since_s = now_s
+        if node.node_id in present or now_s - node.absent_since_s >= GONE_S:
+            health_of(*address).forget()
+            del nodes[address]
 
 
 def backoff_s(attempt: int) -> float:

@@ -9,8 +9,14 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, LeaderNotAvailableError, TopicAuthorizationFailedError, for_code
 from aiokafka.protocol.offset import OffsetRequest
 
-from services.bus.kafka.broker_health import backoff_s, health_of, wait_for_broker
-from services.bus.kafka.clients import REQUEST_TIMEOUT_MS, bounded_close, common_options, report_health
+from services.bus.kafka.broker_health import backoff_s, health_of_node, wait_for_broker
+from services.bus.kafka.clients import (
+    REQUEST_TIMEOUT_MS,
+    bounded_close,
+    common_options,
+    find_moved_brokers,
+    report_health,
+)
 from services.bus.kafka.connections import connect
 from services.bus.records import Partition
 from services.bus.settings import BusSettings
@@ -62,7 +68,8 @@ class Cluster:
             await wait_for_broker(self._settings)
             options = common_options(self._settings, self._name)
             self.client = _Client(self._kept, **options, request_timeout_ms=self._timeout_ms)
-            report_health(self.client)
+            report_health(self.client, self._settings)
+            find_moved_brokers(self.client, self._settings)
             self.client.cluster.add_listener(lambda _: self._forget_leaders())
             try:
                 await self.client.bootstrap()
@@ -80,7 +87,8 @@ class Cluster:
         broker = self.client.cluster.broker_metadata(node)
         if broker is None:
             raise LeaderNotAvailableError(f"broker {node} is not in the cluster's metadata")
-        host, port, health = broker.host, broker.port, health_of(broker.host, broker.port)
+        host, port = address = broker.host, broker.port
+        health = health_of_node(self._settings, node, address)
         try:
             conn = await connect(self._settings, host, port, name=self._name, timeout_ms=self._timeout_ms)
         except (OSError, KafkaError, TimeoutError) as error:
@@ -127,8 +135,16 @@ class Cluster:
         self._leaders.clear()
         self.leaders_version += 1
 
-    async def refresh(self) -> None:
-        await self.client.force_metadata_update()
+    async def refresh(self) -> bool:
+        """Request the cluster's metadata. Return whether a broker has answered."""
+        return bool(await self.client.force_metadata_update())
+
+    async def wait_for_answer(self) -> None:
+        """Wait until a broker answers. Retry without limit."""
+        for attempt in itertools.count():
+            if await self.refresh():
+                return
+            await asyncio.sleep(backoff_s(attempt))
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return await self._offsets(dict.fromkeys(partitions, _EARLIEST))

@@ -34,7 +34,7 @@ def wanted_copies(settings: BusSettings, brokers: int) -> Copies:
     Raises:
         UserError: ``min.insync.replicas`` is larger than the replication factor, so no record would be acknowledged.
     """
-    replication = settings.replication or max(1, min(MOST_COPIES, brokers))
+    replication = replication_factor(settings, brokers)
     min_insync = settings.min_insync_replicas or (2 if replication >= MOST_COPIES else 1)
     if min_insync > replication:
         raise UserError(
@@ -42,6 +42,22 @@ def wanted_copies(settings: BusSettings, brokers: int) -> Copies:
             " lower it, or raise RAILBUS_REPLICATION and the number of brokers"
         )
     return Copies(replication, min_insync)
+
+
+def replication_factor(settings: BusSettings, brokers: int) -> int:
+    return settings.replication or max(1, min(MOST_COPIES, brokers))
+
+
+def expected_copies(settings: BusSettings, brokers: int) -> Copies | None:
+    """Return the copies that an existing topic should have, at least; None if too few brokers run to know it.
+
+    Raises:
+        UserError: Like ``wanted_copies``, but only if ``settings.replication`` is set.
+    """
+    # ``brokers`` counts only those that run now. The topic may have copies on others.
+    if not settings.replication and settings.min_insync_replicas > replication_factor(settings, brokers):
+        return None
+    return wanted_copies(settings, brokers)
 
 
 async def warn_of_fewer_copies(admin: Any, wanted: Copies, replications: Mapping[str, int]) -> None:

@@ -1,17 +1,32 @@
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    NotControllerError,
+    TopicAlreadyExistsError,
+    for_code,
+)
 
 from schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
 from services.bus.kafka.broker_health import backoff_s, wait_for_broker
 from services.bus.kafka.clients import common_options
-from services.bus.kafka.topic_copies import MIN_INSYNC_SETTING, Copies, wanted_copies, warn_of_fewer_copies
+from services.bus.kafka.topic_copies import (
+    MIN_INSYNC_SETTING,
+    Copies,
+    expected_copies,
+    replication_factor,
+    wanted_copies,
+    warn_of_fewer_copies,
+)
 from services.bus.kafka.topic_settings import SettingRefusal, alter_setting, read_setting
+from services.bus.records import Partition
 from services.bus.settings import BusSettings
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
@@ -23,7 +38,7 @@ T = TypeVar("T")
 TIMESTAMP_SETTING: Final = "message.timestamp.type"
 
 READY_TRIES: Final = 40
-"""Maximum number of checks whether all topics have leaders. With the backoff, the checks take about a minute."""
+"""Maximum number of checks whether all new topics have leaders. With the backoff, the checks take about a minute."""
 
 
 async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS) -> None:
@@ -39,17 +54,44 @@ async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS)
     await _persistently(settings, lambda: _ensure(settings, topics), "topics cannot be created or checked yet")
 
 
-async def partition_counts(settings: BusSettings) -> dict[str, int]:
-    """Return the number of partitions of each topic, by topic name. Wait until the broker answers.
+@dataclass(frozen=True, slots=True)
+class ClusterTopics:
+    """The topics of a cluster, and their partitions.
 
-    A topic is left out if one of its partitions has no leader.
+    Attributes:
+        counts: Number of partitions of each topic, by topic name.
+        leaderless: The partitions that have no leader. Their records can be neither read nor written.
     """
 
-    async def count() -> dict[str, int]:
-        async with _admin(settings) as admin:
-            return await _partition_counts(admin)
+    counts: Mapping[str, int]
+    leaderless: frozenset[Partition]
 
-    return await _persistently(settings, count, "topics cannot be listed yet")
+    def check_leaders(self, partitions: Iterable[tuple[Topic, int]]) -> None:
+        """Check that each of these partitions has a leader. Without one, a read would wait for it.
+
+        Raises:
+            UserError: A partition has no leader.
+        """
+        for topic, number in partitions:
+            if (topic.name, number) in self.leaderless:
+                raise UserError(
+                    f"partition {number} of topic {topic.name} has no leader: start the brokers that have its copies"
+                )
+
+
+async def cluster_topics(settings: BusSettings) -> ClusterTopics:
+    """Return all topics of the cluster. Wait until the broker answers."""
+
+    async def describe() -> ClusterTopics:
+        async with _admin(settings) as admin:
+            return await _describe(admin)
+
+    return await _persistently(settings, describe, "topics cannot be listed yet")
+
+
+async def partition_counts(settings: BusSettings) -> Mapping[str, int]:
+    """Return the number of partitions of each topic, by topic name. Wait until the broker answers."""
+    return (await cluster_topics(settings)).counts
 
 
 async def wanted_replication(settings: BusSettings) -> int:
@@ -61,7 +103,7 @@ async def wanted_replication(settings: BusSettings) -> int:
     async def choose() -> int:
         async with _admin(settings) as admin:
             brokers = (await admin.describe_cluster())["brokers"]
-        return wanted_copies(settings, len(brokers)).replication
+        return replication_factor(settings, len(brokers))
 
     return await _persistently(settings, choose, "the brokers cannot be counted yet")
 
@@ -90,26 +132,32 @@ async def _admin(settings: BusSettings) -> AsyncIterator[Any]:
 
 async def _ensure(settings: BusSettings, topics: Sequence[Topic]) -> None:
     async with _admin(settings) as admin:
-        there = await _partition_counts(admin)
+        there = (await _describe(admin)).counts
         missing = [topic for topic in topics if topic.name not in there]
-        copies = wanted_copies(settings, len((await admin.describe_cluster())["brokers"]))
+        brokers = len((await admin.describe_cluster())["brokers"])
+        expected = expected_copies(settings, brokers)
         if missing:
-            await _create(admin, settings, copies, missing)
+            await _create(admin, settings, wanted_copies(settings, brokers), missing)
         for attempt in range(READY_TRIES):
-            there = await _partition_counts(admin)
-            if all(topic.name in there for topic in topics):
+            there = await _led_counts(admin)
+            if all(topic.name in there for topic in missing):
                 break
             await asyncio.sleep(backoff_s(attempt))
-        _check(settings, topics, there)
+        _check(settings, topics, there, created=missing)
         await use_log_append_time(admin, settings.bootstrap, [topic.name for topic in topics])
-        await warn_of_fewer_copies(admin, copies, await _replications(admin, topics))
+        if expected is not None:
+            await warn_of_fewer_copies(admin, expected, await _replications(admin, topics))
 
 
-def _check(settings: BusSettings, topics: Sequence[Topic], there: dict[str, int]) -> None:
+def _check(
+    settings: BusSettings, topics: Sequence[Topic], there: Mapping[str, int], *, created: Sequence[Topic]
+) -> None:
     for topic in topics:
         wanted, found = topic.partitions(settings.partitions), there.get(topic.name)
-        if found is None:
+        if found is None and topic in created:
             raise UserError(f"topic {topic.name} was created but no leader was elected: look at the broker's log")
+        if found is None:  # for example while brokers restart
+            raise LeaderNotAvailableError(f"topic {topic.name}: a partition has no leader")
         if found != wanted:
             raise UserError(
                 f"topic {topic.name} has {found} partition(s), RAILBUS_PARTITIONS={settings.partitions} needs {wanted}:"
@@ -118,14 +166,23 @@ def _check(settings: BusSettings, topics: Sequence[Topic], there: dict[str, int]
             )
 
 
-async def _partition_counts(admin: Any) -> dict[str, int]:
-    described = await admin.describe_topics()
-    return {
-        topic["topic"]: len(topic["partitions"])
-        for topic in described
-        # A topic with a partition that has no leader is left out.
-        if topic["error_code"] == 0 and topic["partitions"] and all(p["leader"] >= 0 for p in topic["partitions"])
-    }
+async def _describe(admin: Any) -> ClusterTopics:
+    described = [topic for topic in await admin.describe_topics() if topic["error_code"] == 0 and topic["partitions"]]
+    return ClusterTopics(
+        counts={topic["topic"]: len(topic["partitions"]) for topic in described},
+        leaderless=frozenset(
+            (topic["topic"], part["partition"])
+            for topic in described
+            for part in topic["partitions"]
+            if part["leader"] < 0
+        ),
+    )
+
+
+async def _led_counts(admin: Any) -> dict[str, int]:
+    there = await _describe(admin)
+    waiting = {name for name, _ in there.leaderless}
+    return {name: count for name, count in there.counts.items() if name not in waiting}
 
 
 async def _replications(admin: Any, topics: Sequence[Topic]) -> dict[str, int]:
@@ -161,6 +218,11 @@ def _complaint(refusals: list[SettingRefusal], bootstrap: str) -> str:
 
 
 async def _create(admin: Any, settings: BusSettings, copies: Copies, topics: Sequence[Topic]) -> None:
+    client = admin._client  # noqa: SLF001 - without a controller, aiokafka's ``create_topics`` raises an AttributeError
+    if client.cluster.controller is None:
+        await client.force_metadata_update()
+    if client.cluster.controller is None:
+        raise NotControllerError("the cluster has no controller now")
     answer = await admin.create_topics(
         [
             NewTopic(

@@ -324,7 +324,9 @@ async def newest_records(cluster: Cluster, ends: Mapping[Partition, int]) -> dic
     """
     wanted = {partition: end - 1 for partition, end in ends.items() if end > 0}
     found: dict[Partition, Any] = {}
-    for attempt in itertools.count():
+    attempt = 0
+    while wanted:
+        before = len(wanted)
         for node in {cluster.leader(partition) for partition in wanted}:
             if node is None:
                 continue
@@ -336,15 +338,19 @@ async def newest_records(cluster: Cluster, ends: Mapping[Partition, int]) -> dic
                 continue
             finally:
                 connection.close()
-            for part in decode(answer).parts if answer is not None else ():
+            parts = () if answer is None else tuple(decode(answer).parts)
+            some = any(part.records for part in parts)
+            for part in parts:
                 if for_code(part.error).invalid_metadata:
                     continue  # it has another leader now
+                if some and not part.error and not part.records:
+                    continue  # the response had no room for it
                 partition = (part.topic, part.partition)
                 for _, record in unpack(part.records, wanted.pop(partition)):
                     if record is not None and type(record) is not BrokenBatch:
                         found[partition] = record
-        if not wanted:
-            break
-        await asyncio.sleep(backoff_s(attempt))
-        await cluster.refresh()
+        if len(wanted) == before:
+            await asyncio.sleep(backoff_s(attempt))
+            await cluster.refresh()
+            attempt += 1
     return found

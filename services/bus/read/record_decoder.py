@@ -32,7 +32,8 @@ class BrokenBatch(NamedTuple):
     """A batch of records that cannot be unpacked.
 
     Attributes:
-        first: First offset of the batch; if the reader started at a higher offset, that offset.
+        first: First offset of the batch that was not read: the offset after the last record that could be unpacked, but
+            at most the last offset of the batch. If the reader started at a higher offset, that offset.
     """
 
     first: int
@@ -68,7 +69,7 @@ def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
                         read_to = record.offset + 1
                         yield read_to, record
             except (CorruptRecordException, UnsupportedCodecError, RuntimeError, ValueError) as error:
-                first = max(start, batch.base_offset)
+                first = min(max(read_to, batch.base_offset), end - 1)  # records that were read before are valid
                 yield end, BrokenBatch(first, f"the batch up to offset {end - 1} cannot be unpacked: {error}")
         if read_to != end:
             yield end, None

@@ -1,6 +1,7 @@
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from schemas.topics import Topic
 from services.bus.in_flight_limit import InFlightLimit
@@ -9,6 +10,12 @@ from services.bus.read.fetcher import Events, Fetcher, OnMoved
 from services.bus.read.record_decoder import RawDecoder, RecordDecoder
 from services.bus.records import AtTime, Partition, RecordFilter, RecordHandler, StoredRecordHandler
 from services.bus.settings import BusSettings
+
+POLL_S: Final = 0.02
+"""Seconds between two checks of a position. It is polled, because the fetcher does not signal it."""
+
+POLLS_PER_END: Final = 50
+"""Number of checks of a position after which the log's end is read again."""
 
 Start = int | AtTime | Literal["end", "beginning"]
 
@@ -108,6 +115,20 @@ class TailReader:
     def position(self, topic: Topic, partition: int) -> int | None:
         """Return the partition's next offset to read; None if the partition is not followed."""
         return self._fetcher.position((topic.name, partition))
+
+    async def read_through(self, ends: Mapping[tuple[Topic, int], int]) -> None:
+        """Wait until each of these partitions has been read up to its offset in ``ends``.
+
+        If the broker loses records meanwhile, so that a partition ends before that offset, wait for its new end.
+        """
+        left = dict(ends)
+        for poll in itertools.count(1):
+            left = {each: end for each, end in left.items() if (self.position(*each) or 0) < end}
+            if not left:
+                return
+            await asyncio.sleep(POLL_S)
+            if poll % POLLS_PER_END == 0:
+                left = {each: min(end, await self.end_offset(*each)) for each, end in left.items()}
 
     async def begin_offset(self, topic: Topic, partition: int) -> int:
         return await self._resolve(await self._key(topic, partition), "beginning")

@@ -95,6 +95,7 @@ class Producer:
         self._session = 0
         self._failures = 0
         self._broken: BaseException | None = None
+        self._stopped = False
         self._ended: BaseException | None = ProducerClosed("the producer is not started")
 
     async def start(self) -> None:
@@ -105,7 +106,7 @@ class Producer:
         """
         self._client = await open_producer(self._settings, self._name)
         self._loop = asyncio.get_running_loop()
-        self._ended = None
+        self._ended, self._stopped = None, False
         self._pump = asyncio.create_task(self._run(), name=f"{self._name}-producer")
 
     async def watch(self) -> None:
@@ -115,9 +116,10 @@ class Producer:
 
     async def stop(self) -> None:
         """Wait up to ``FLUSH_S`` for acknowledgements, log the number of unacknowledged events, and close."""
-        if self._pump is None or self._ended is not None:
+        if self._pump is None or self._stopped:
             return
-        self._ended = ProducerClosed("the producer is stopped")
+        self._stopped = True
+        self._ended = self._ended or ProducerClosed("the producer is stopped")
         self._wake.set()
         try:
             async with asyncio.timeout(FLUSH_S):
@@ -131,6 +133,17 @@ class Producer:
             await asyncio.gather(self._pump, return_exceptions=True)
             self._abandon(NotAcknowledged("the producer stopped before the broker acknowledged this event"))
             await close_producer(self._client)
+
+    def abort(self, error: Exception) -> None:
+        """Send nothing more. From now on ``post`` raises ``error``, and ``stop`` waits for no acknowledgement.
+
+        If this is called from the callback of an event that the broker refused, no later event of this event's
+        partition reaches the log.
+        """
+        self._ended = self._ended or error
+        if self._pump is not None:
+            self._pump.cancel()
+        self._abandon(error)
 
     async def send(self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None) -> Position:
         """Post an event, wait until the broker has acknowledged it, and return its position.
@@ -220,6 +233,7 @@ class Producer:
         except _FOR_GOOD as error:  # the batch was not sent and has no sequence numbers, so the session goes on
             self._refuse(target, records, error)
             self._release(target, records)
+            await asyncio.sleep(0)  # the callbacks of these events run before later events are sent
         except KafkaError as error:
             error.add_note(f"at {topic}[{partition}]")
             self._fail(error)

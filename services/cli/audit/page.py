@@ -74,7 +74,8 @@ def timeline_page(
     zero_ms = records[0].timestamp_ms
     last_ms = max(record.timestamp_ms for record in records)
     steps = [msgspec.to_builtins(folded.op) | {"ms": folded.at_ms - zero_ms} for folded in ops]
-    data = orjson.dumps(steps).decode().replace("</", "<\\/")
+    # `</script`, or `<!--` followed by `<script`, would end the element at another place.
+    data = orjson.dumps(steps).decode().replace("<", "\\u003c")
     shown_ms = max((folded.at_ms for folded in ops), default=zero_ms) - zero_ms
     rows = "".join(_row(record, zero_ms) for record in records if not isinstance(record.event, Chunk))
     return f"""<!doctype html>

@@ -10,10 +10,10 @@ from services.bus import (
     StoredRecord,
     TailReader,
     UnreadableRecord,
-    partition_counts,
+    cluster_topics,
     partition_for,
 )
-from services.cli.common import reaching_broker, read_through, request_start
+from services.cli.common import reaching_broker, request_start
 from services.cli.show.timeline import belongs_to
 from services.runtime.errors import UserError
 
@@ -61,7 +61,8 @@ async def live_request(request_id: str, settings: BusSettings) -> list[Received]
     """Read a request's events from the broker.
 
     Raises:
-        UserError: The request has more than ``MAX_EVENTS`` events, or the broker cannot be reached.
+        UserError: The request has more than ``MAX_EVENTS`` events, a partition that may have its events has no leader,
+            or the broker cannot be reached.
     """
     found: list[Received] = []
 
@@ -75,15 +76,19 @@ async def live_request(request_id: str, settings: BusSettings) -> list[Received]
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(reader.run())
         async with reaching_broker(settings):
-            counts = await partition_counts(settings)
+            there = await cluster_topics(settings)
+            partitions = [
+                (topic, partition_for(request_id, count))
+                for topic in TOPICS
+                if topic.key == "request_id" and (count := there.counts.get(topic.name, 0))
+            ]
+            there.check_leaders(partitions)
             ends: dict[tuple[Topic, int], int] = {}
-            for topic in TOPICS:
-                if topic.key == "request_id" and counts.get(topic.name, 0):
-                    partition = (topic, partition_for(request_id, counts[topic.name]))
-                    end = await reader.end_offset(*partition)
-                    if await reader.follow(*partition, start) < end:
-                        ends[partition] = end
-        await read_through(reader, ends)
+            for partition in partitions:
+                end = await reader.end_offset(*partition)
+                if await reader.follow(*partition, start) < end:
+                    ends[partition] = end
+        await reader.read_through(ends)
         reading.cancel()
     return found
 

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import orjson
 
 from services.cli.batch.client import JobClient, input_file_id
+from services.cli.batch.inputs import hash_of
 from services.cli.batch.progress import TokenPrices
 from services.cli.batch.runner import JobInput, JobOptions, run_job, say
 from services.cli.batch.tiers import Tiers, affordable, best, sampled, scorer_of
@@ -44,17 +45,15 @@ class _TierRun:
 
 
 async def run_cascade(
-    client: JobClient, out: Path, source: Path, write: Callable[[BinaryIO], None], tiers: Tiers, options: JobOptions,
-    prices: list[TokenPrices],
-) -> int:  # fmt: skip
+    client: JobClient, out: Path, given: JobInput, tiers: Tiers, options: JobOptions, prices: list[TokenPrices]
+) -> int:
     """Run the job on each model of the cascade in turn. Return the number of lines without an answer.
 
     Raises:
         UserError: The input is invalid, or no answer of a model has a score. The last model's answers need no scores.
     """
     spent = _Spent()
-    write_all = partial(_write_first, write, tiers.tier[0].model)
-    job, _ = await run_job(client, out / "tier-1", JobInput(source=source, write=write_all), options, prices[0])
+    job, _ = await run_job(client, out / "tier-1", _of_first(given, tiers.tier[0].model), options, prices[0])
     _count(spent, job, prices[0])
     runs = [_read(tiers, [out / "tier-1"])]
     total, lines_of = job.totals.lines, input_file_id(job.batch_id)
@@ -66,9 +65,9 @@ async def run_cascade(
             say(f"tier {number - 1}: {missing:,} answers have no score and are not refined")
         price = prices[number - 1]
         sample = sampled([*before.scores], tiers.score.sample)
-        given = JobInput(source=source, write=partial(_select, client, lines_of, set(sample), tier.model))
         folder = out / f"tier-{number}-sample"
-        job, _ = await run_job(client, folder, given, options, price)
+        own = _of_lines(client, given.source, lines_of, set(sample), tier.model)
+        job, _ = await run_job(client, folder, own, options, price)
         seconds, usd = _count(spent, job, price)
         checked = _read(tiers, [folder])
         say(_agreement(number, before.scores, checked.scores, tier.keep))
@@ -83,8 +82,8 @@ async def run_cascade(
         chosen = set(best(before.scores, count)) - set(checked.names)
         folders = [folder]
         if chosen:
-            given = JobInput(source=source, write=partial(_select, client, lines_of, chosen, tier.model))
-            job, _ = await run_job(client, out / f"tier-{number}", given, options, price)
+            own = _of_lines(client, given.source, lines_of, chosen, tier.model)
+            job, _ = await run_job(client, out / f"tier-{number}", own, options, price)
             _count(spent, job, price)
             folders.append(out / f"tier-{number}")
         runs.append(_read(tiers, folders))
@@ -110,6 +109,23 @@ def _agreement(number: int, screen: dict[str, float], final: dict[str, float], k
     return (
         f"tier {number}: rho {rho:.2f} on {len(names)} lines that both models scored: the best {keep:.0%} of tier"
         f" {number - 1} contain {found:.0%} of the best {BEST:.0%} of tier {number}"
+    )
+
+
+# The hash of a tier has only what its own lines depend on. So after [score] was corrected, the cascade can continue.
+def _of_first(given: JobInput, model: str) -> JobInput:
+    return JobInput(
+        source=given.source,
+        options_hash=hash_of([given.options_hash, model]),
+        write=partial(_write_first, given.write, model),
+    )
+
+
+def _of_lines(client: JobClient, source: Path, file_id: str, names: set[str], model: str) -> JobInput:
+    return JobInput(
+        source=source,
+        options_hash=hash_of([sorted(names), model]),
+        write=partial(_select, client, file_id, names, model),
     )
 
 

@@ -21,26 +21,33 @@ from services.jobs.reader import JobReader
 from services.jobs.store import FolderStore
 from services.runtime.clock import now_ms, now_us
 from services.runtime.errors import UserError
+from services.runtime.task_groups import first_error
 
 TENANT: Final = "local"
 DIR_VARIABLE: Final = "RAILBUS_BATCH_DIR"
-"""Environment variable with the folder of the jobs' files. Without it, the running ``railbus up`` names the folder."""
+"""Environment variable with the folder of the jobs' files, for a batch service that no ``railbus up`` started here."""
 
 SHOW_S: Final = 0.5
 """Maximum time between two updates of the progress line."""
 
 
-def job_store() -> FolderStore:
-    """Return the folder that ``RAILBUS_BATCH_DIR`` names. If it is not set, return the batch folder of ``railbus up``.
+def job_store(kafka: str | None) -> FolderStore:
+    """Return the folder of the batch service at the broker that ``bus_settings(kafka)`` chooses.
+
+    It is the folder of the running ``railbus up`` if that has this broker and a batch service. Otherwise it is the
+    folder that ``RAILBUS_BATCH_DIR`` names.
 
     Raises:
-        UserError: The variable is not set, and no ``railbus up`` with a batch folder is running.
+        UserError: There is neither.
     """
     found = find_running_tree(state_dir())
-    folder = os.environ.get(DIR_VARIABLE) or (found.batch_dir if found is not None else None)
-    if folder is None:
+    if found is not None and kafka in {None, found.kafka} and found.batch_dir is not None:
+        return FolderStore(Path(found.batch_dir))
+    folder = os.environ.get(DIR_VARIABLE)
+    if not folder:
+        where = "here" if kafka is None else f"here with the broker {kafka}"
         raise UserError(
-            "no batch service runs here: start one with `railbus up`, or name the folder of its files with"
+            f"no batch service runs {where}: start one with `railbus up`, or name the folder of its files with"
             f" {DIR_VARIABLE}"
         )
     return FolderStore(Path(folder))
@@ -59,20 +66,23 @@ class JobClient:
         """Connect to the broker and read the events of all jobs, then run the body of the ``async with`` statement.
 
         Raises:
-            UserError: The broker does not answer.
+            UserError: The broker does not answer, or refuses the credentials or the permission to read. This ends the
+                body, too.
         """
         producer = Producer(settings, role="operator", name="railbus-batch")
         reader = JobReader(settings, "operator")
         async with reaching_broker(settings):
             await producer.start()
-        reading = asyncio.create_task(reader.run())
         try:
-            async with reaching_broker(settings):
-                await reader.caught_up.wait()
-            yield cls(store, reader, producer)
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(reader.run())
+                async with reaching_broker(settings):
+                    await reader.caught_up.wait()
+                yield cls(store, reader, producer)
+                reading.cancel()
+        except ExceptionGroup as group:
+            raise first_error(group) from None
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
             await producer.stop()
 
     def jobs(self) -> list[JobState]:

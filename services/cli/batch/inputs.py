@@ -1,6 +1,9 @@
 """Convert JSONL, plain prompts, CSV or Parquet to lines of OpenAI's batch format."""
 
 import csv
+import dataclasses
+import hashlib
+import json
 import re
 import sys
 from codecs import BOM_UTF8
@@ -34,6 +37,15 @@ class InputOptions:
     id_column: str | None = None
     body: dict[str, Any]
     system: str | None = None
+
+    def digest(self) -> str:
+        """Return a hash of all options."""
+        return hash_of(dataclasses.asdict(self))
+
+
+def hash_of(value: Any) -> str:
+    """Return a hash of a value that JSON can express. Equal values have the same hash on every machine."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def write_lines(path: Path, options: InputOptions, out: BinaryIO) -> None:

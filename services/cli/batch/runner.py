@@ -34,10 +34,12 @@ class JobInput:
 
     Attributes:
         source: The file that the user named.
+        options_hash: A hash of everything else that the lines depend on.
         write: Writes the job's lines to a file, in OpenAI's batch format.
     """
 
     source: Path
+    options_hash: str
     write: Callable[[BinaryIO], None]
 
 
@@ -60,9 +62,9 @@ async def run_job(
     """Run a job, or continue the earlier job in ``out``. Return the ended job and its result files.
 
     Raises:
-        UserError: The input is invalid, or ``out`` belongs to a job with another input.
+        UserError: The input is invalid, or ``out`` belongs to a job with another input or other options.
     """
-    batch_id = await asyncio.to_thread(_remembered, out, given.source)
+    batch_id = await asyncio.to_thread(_remembered, out, given)
     if client.find(batch_id) is None:
         try:
             await submit(client, batch_id, given, options)
@@ -99,15 +101,15 @@ def write_files(client: JobClient, job: JobState, out: Path) -> list[Path]:
         raise UserError(f"--out {out}: {error.strerror or error}") from None
 
 
-def _remembered(out: Path, source: Path) -> str:
+def _remembered(out: Path, given: JobInput) -> str:
     note = out / JOB_FILE
-    stat = source.stat()
-    facts = {"file": str(source.resolve()), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
+    stat = given.source.stat()
+    facts = {"file": str(given.source.resolve()), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
     try:
         out.mkdir(parents=True, exist_ok=True)
         known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
         if known is None:
-            known = {"batch_id": fresh_batch_id(), **facts}
+            known = {"batch_id": fresh_batch_id(), **facts, "options_hash": given.options_hash}
             write_whole(note, json.dumps(known).encode())
     except (OSError, ValueError) as error:
         raise UserError(f"--out {out}: {error}: name another folder") from None
@@ -116,6 +118,12 @@ def _remembered(out: Path, source: Path) -> str:
     if {name: known.get(name) for name in facts} != facts:
         raise UserError(
             f"--out {out} has the job of {known.get('file')}, or the file was changed since: name another folder"
+        )
+    # Earlier versions of Railbus wrote no hash.
+    if known.get("options_hash", given.options_hash) != given.options_hash:
+        raise UserError(
+            f"--out {out} has a job of the same file with other options, such as --model or --tiers: name another"
+            " folder, or give the options of that job"
         )
     return str(known["batch_id"])
 

@@ -27,7 +27,7 @@ _ENGINE_DEFAULTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "llama": {
         "gpu": ("", "cpu"), "target": ("", "smollm2-135m"), "draft": ("", "ngram"), "precision": ("", "int4"),
-        "budget": ("", "128"),
+        "budget": ("RAILBUS_LLAMA_BATCH", "128"),
     },
 }  # fmt: skip
 """For each engine and each field of ``catalogue_entry``: the environment variable that sets the field, and the value of
@@ -96,10 +96,21 @@ def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str
     """Describe the engine of a benchmark: its GPU, models, precision and prefill tokens per step.
 
     Return an empty dict if the GPU or the target model is unknown.
+
+    Raises:
+        UserError: Only some of these facts are known, although ``flags`` gives one.
     """
     usual = {
         name: env.get(variable, "") or value for name, (variable, value) in _ENGINE_DEFAULTS.get(engine, {}).items()
     }
+    if engine == "llama" and env.get("RAILBUS_MODEL_PATH"):  # the defaults are those of the default model
+        del usual["target"], usual["precision"]
     # A flag replaces the environment variable.
-    found = usual | {name: value for name, value in flags.items() if value is not None}
+    given = {name: value for name, value in flags.items() if value is not None}
+    found = usual | given
+    missing = [f"--{name}" for name in flags if name not in found]
+    if given and missing:
+        raise UserError(
+            f"--{next(iter(given))} is for the prediction, which also needs {', '.join(missing)}: give all, or none"
+        )
     return found if {"gpu", "target"} <= set(found) else {}

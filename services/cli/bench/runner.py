@@ -9,6 +9,8 @@ from typing import Any, Final
 from services.cli.bench.arms import BenchArm
 from services.cli.program import command
 from services.runtime.errors import UserError
+from services.runtime.process import passing_sigterm_to
+from services.runtime.settings import without_secrets
 
 RESULT_VERSION: Final = 1
 LOAD_TIMEOUT_S: Final = 900.0
@@ -32,6 +34,7 @@ def measure(order: Sequence[BenchArm], workload: dict[str, Any], limit_s: float)
 
     Raises:
         BenchRunError: A run failed.
+        KeyboardInterrupt: SIGTERM came. It has also ended the engine.
         UserError: A run did not end in time, or wrote no result.
     """
     left, runs = limit_s, []
@@ -50,7 +53,7 @@ def write_result(
     result = {
         "version": RESULT_VERSION,
         "workload": workload,
-        "arms": {arm.name: {"gamma": arm.gamma, "env": dict(arm.env)} for arm in arms},
+        "arms": {arm.name: {"gamma": arm.gamma, "env": without_secrets(arm.env)} for arm in arms},
         "catalogue": catalogue,
         "runs": runs,
     }
@@ -70,11 +73,14 @@ def _run(arm: BenchArm, workload: Mapping[str, Any]) -> Any:
     )
     longest = LOAD_TIMEOUT_S + workload["limit_s"] + workload["request_s"]
     try:
-        output, _ = process.communicate(json.dumps(workload).encode(), timeout=longest)
+        with passing_sigterm_to(process) as received:
+            output, _ = process.communicate(json.dumps(workload).encode(), timeout=longest)
     except subprocess.TimeoutExpired:
         raise UserError(f"the run of {arm.name} did not end within {longest:.0f} s and was stopped") from None
     finally:
         _end(process)
+    if received:
+        raise KeyboardInterrupt
     if process.returncode != 0:
         raise BenchRunError(process.returncode)
     try:

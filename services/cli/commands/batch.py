@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> int:
-    settings, store = bus_settings(args.kafka), job_store()
+    settings, store = bus_settings(args.kafka), job_store(args.kafka)
     if args.action in {"run", "submit"}:
         _check(args)
         prices = token_prices(args.price, args.prices)
@@ -161,7 +161,7 @@ async def _run_file(client: JobClient, args: argparse.Namespace, prices: TokenPr
     tiers = read_tiers(args.tiers)
     each = [token_prices(tier.price, args.prices) for tier in tiers.tier]
     given, options = _input(args), _options(args)
-    lacking = await run_cascade(client, args.out, given.source, given.write, tiers, options, each)
+    lacking = await run_cascade(client, args.out, given, tiers, options, each)
     print(args.out / "results.jsonl")
     return 1 if lacking else 0
 
@@ -177,7 +177,7 @@ def _input(args: argparse.Namespace) -> JobInput:
     options = InputOptions(
         template=args.template, id_column=args.id_column, system=args.system, body=_body(args)
     )  # fmt: skip
-    return JobInput(source=args.file, write=partial(write_lines, args.file, options))
+    return JobInput(source=args.file, options_hash=options.digest(), write=partial(write_lines, args.file, options))
 
 
 def _body(args: argparse.Namespace) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import argparse
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -13,16 +13,24 @@ from services.cli.bench.runner import BenchRunError, measure, write_result
 from services.cli.commands.plan import run_planner
 from services.cli.common import check_writable, number, run_coroutine, whole_number
 from services.cli.tree.extras import bring_weights, need_embedded
-from services.runtime.classes.policy_deadlines import DEFAULT_POLICY
-from services.runtime.classes.service_classes import find_class
 from services.runtime.errors import UserError
 from services.runtime.process import EXIT_INTERRUPTED
 from services.worker.engine import EngineName
 
 MAX_RUNS: Final = 64
 
+MAX_CLOSED_LOOPS: Final = 64
+
 MAX_REPEATS: Final = 32
 """Maximum number of repeats of a closed loop. A larger value of ``--repeats`` is the maximum instead."""
+
+BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
+    "requests": (0, 2_000), "prompt": (1, 32_768), "output": (2, 4_096), "repeats": (1, 100), "temperature": (0, 2),
+    "seed": (0, 2**31),
+}  # fmt: skip
+"""Minimum and maximum of flags, as the benchmark has them (``services/generator/bench/workload.py``)."""
+
+MAX_RATE: Final = 1_000
 
 PLOT_TYPES: Final = (".png", ".svg")
 """File types that ``railbus plan`` can draw."""
@@ -42,27 +50,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 for success, 2 for a usage error, 130 after Ctrl-C, or else the exit code of the benchmark."""
+    """Return 0 for success, 2 for a usage error, or 130 after Ctrl-C or SIGTERM.
+
+    If the benchmark fails, return its exit code.
+    """
     if args.what == "report":
         return run_planner("bench", args.result, *args.flags)
-    if args.service_class is not None:  # fail before minutes of measuring, not after them
-        find_class(args.policy or DEFAULT_POLICY, args.service_class)
     if not args.gammas.strip():
         raise UserError("--gammas is empty: give how many tokens are drafted, such as 4, or 2,4,8")
     compared = build_arms(
         args.engine, _numbers("--gammas", args.gammas, 1, 64), _env(args.plain), _env(args.speculative)
     )
-    runs = abba_order(compared, args.rounds)
     if not args.speculative:
         require_drafting(args.engine, os.environ)
-    if args.rounds < 1 or len(runs) > MAX_RUNS:
-        raise UserError(f"--rounds {args.rounds} makes {len(runs)} runs; 1 to {MAX_RUNS} are possible")
+    count = args.rounds * len(abba_order(compared, 1))
+    if not 1 <= count <= MAX_RUNS:
+        raise UserError(f"--rounds {args.rounds} makes {count} runs; 1 to {MAX_RUNS} are possible")
+    runs = abba_order(compared, args.rounds)
     workload = _workload(args)
     if args.out is not None:
         check_writable("--out", args.out)
     if args.plot is not None:
         _check_plot(args.plot)
     flags = {name: getattr(args, name) for name in ("gpu", "target", "draft", "precision", "budget")}
+    catalogue, limits = catalogue_entry(args.engine, {**os.environ, **compared[0].env}, flags), _limits(args)
+    # What only the report needs is checked before minutes of measuring, not after them.
+    if code := run_planner("bench-check", *limits, *(f"--{name}={value}" for name, value in catalogue.items())):
+        return code
     if args.engine == "llama":
         need_embedded()
         if code := run_coroutine(_bring_weights(compared)):
@@ -75,15 +89,18 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_INTERRUPTED
     with tempfile.TemporaryDirectory(prefix="railbus-bench-") as folder:
         out = args.out or Path(folder) / "result.json"
-        write_result(out, compared, workload, measured, catalogue_entry(args.engine, os.environ, flags))
-        given = {
-            "--slo-ttft-ms": args.slo_ttft_ms, "--slo-token-ms": args.slo_token_ms, "--class": args.service_class,
-            "--policy": args.policy,
-        }  # fmt: skip
-        options = [part for name, value in given.items() if value is not None for part in (name, f"{value}")]
-        options += ["--json"] if args.json else []
+        write_result(out, compared, workload, measured, catalogue)
+        options = ["--json"] if args.json else []
         options += ["--plot", str(args.plot)] if args.plot is not None else []
-        return run_planner("bench", str(out), *options)
+        return run_planner("bench", str(out), *limits, *options)
+
+
+def _limits(args: argparse.Namespace) -> list[str]:
+    given = {
+        "--slo-ttft-ms": args.slo_ttft_ms, "--slo-token-ms": args.slo_token_ms, "--class": args.service_class,
+        "--policy": args.policy,
+    }  # fmt: skip
+    return [f"{name}={value}" for name, value in given.items() if value is not None]
 
 
 def _check_plot(path: Path) -> None:
@@ -151,12 +168,13 @@ def _engine(parser: argparse.ArgumentParser) -> None:
         )
     what.add_argument(
         "--rounds",
-        type=int,
+        type=whole_number,
         default=1,
         help="number of rounds; each measures all variants in order, then in reverse order (default: %(default)s)",
     )
     about = parser.add_argument_group(
-        "properties of the engine, for the prediction; known with --engine simulated and llama"
+        "properties of the engine, for the prediction; known with --engine simulated, and llama without"
+        " RAILBUS_MODEL_PATH; else give all or none"
     )
     about.add_argument("--gpu", help="name of the GPU in the catalogue, such as h100")
     about.add_argument("--target", help="target model: its name in the catalogue, or its config.json")
@@ -193,6 +211,11 @@ def _engine(parser: argparse.ArgumentParser) -> None:
 
 
 def _workload(args: argparse.Namespace) -> dict[str, Any]:
+    for name, (least, most) in BOUNDS.items():
+        if not least <= (value := getattr(args, name)) <= most:
+            raise UserError(f"--{name} {value}: must be within {least} and {most}")
+    if not 0 < args.rate <= MAX_RATE:
+        raise UserError(f"--rate {args.rate:g}: must be above 0 and at most {MAX_RATE}")
     batches = _numbers("--batches", args.batches, 1, 256)
     cells = [
         {"batch": batch, "prompt": prompt, "repeats": _repeats(args.repeats, batch, max(batches))}
@@ -204,6 +227,10 @@ def _workload(args: argparse.Namespace) -> dict[str, Any]:
         for cache in ("cold", "warm")
         if args.requests
     ]
+    if len(cells) > MAX_CLOSED_LOOPS:
+        raise UserError(
+            f"--batches and --prompts make {len(cells)} closed loops; at most {MAX_CLOSED_LOOPS} are possible"
+        )
     if not cells and not streams:
         raise UserError("there is nothing to measure: give --batches and --prompts, or --requests")
     if not (0 < args.limit_s <= 7_200 and 0 < args.request_s <= 600):

@@ -19,8 +19,8 @@ from packaging.requirements import Requirement
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from schemas.topics import TOPICS
-from services.bus import BusSettings, partition_counts
+from schemas.topics import TOPIC_NAMED, TOPICS
+from services.bus import BusSettings, cluster_topics
 from services.cli.common import add_kafka_option, bus_settings, edge_url, run_coroutine
 from services.cli.host.findings import HostFinding, host_report, unreadable
 from services.cli.host.linux import host_findings
@@ -165,10 +165,16 @@ async def _broker(settings: BusSettings, *, needed: bool) -> DoctorCheck:
     name = f"broker {settings.bootstrap}"
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            counts = await partition_counts(settings)
+            there = await cluster_topics(settings)
     except TimeoutError:
         return DoctorCheck(name, good=False, found="no answer", remedy=START_REMEDY, needed=needed)
-    missing = [topic.name for topic in TOPICS if topic.name not in counts]
+    if waiting := sorted(each for each in there.leaderless if each[0] in TOPIC_NAMED):
+        topic, number = waiting[0]
+        found = f"partition {number} of {topic} has no leader"
+        return DoctorCheck(
+            name, good=False, found=found, remedy="start the brokers that have its copies", needed=needed
+        )
+    missing = [topic.name for topic in TOPICS if topic.name not in there.counts]
     found = f"{len(TOPICS) - len(missing)} of {len(TOPICS)} topics"
     return DoctorCheck(name, not missing, found, "`railbus topics --create` creates them", needed)
 

@@ -11,8 +11,8 @@ import orjson
 from schemas.side_events import Window
 from schemas.topics import LEDGER
 from services.books import WindowKey, attainments, json_rows, key_of, merge, table
-from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRecord, partition_counts
-from services.cli.common import add_kafka_option, bus_settings, reaching_broker, read_through, run_coroutine
+from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRecord, cluster_topics
+from services.cli.common import add_kafka_option, bus_settings, reaching_broker, run_coroutine
 from services.runtime.clock import now_ms
 from services.runtime.errors import UserError
 
@@ -77,10 +77,12 @@ async def _windows(settings: BusSettings, since_ms: int) -> list[Window]:
         reading = tasks.create_task(reader.run())
         ends = {}
         async with reaching_broker(settings):
-            if (await partition_counts(settings)).get(LEDGER.name):
+            there = await cluster_topics(settings)
+            if LEDGER.name in there.counts:
+                there.check_leaders([(LEDGER, 0)])
                 end = await reader.end_offset(LEDGER, 0)
                 if await reader.follow(LEDGER, 0, AtTime(since_ms)) < end:
                     ends[LEDGER, 0] = end
-        await read_through(reader, ends)
+        await reader.read_through(ends)
         reading.cancel()
     return list(found.values())

@@ -1,14 +1,19 @@
 """``railbus policy``: lint a policy, test it, or show its version."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from services.cli.tree.extras import need_policies
 
 if TYPE_CHECKING:
     from services.policy import PolicyFault
+
+
+MAX_NAMED: Final = 10
+"""Maximum number of patterns that one line names."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +41,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _lint(folder: Path) -> int:
     from services.policy import BrokenPolicy, load
-    from services.policy.lint import lint
+    from services.policy.lint import lint, unsearched_answers, unsearched_patterns
     from services.policy.source.files import read_files
+    from services.policy.source.nemo_config import FOLDED_FLOW
     from services.policy.trial import try_policy
 
     try:
@@ -50,6 +56,13 @@ def _lint(folder: Path) -> int:
         policy = load(folder)
         longest = policy.automaton.max_chars
         print(f"{folder}: without fault; {len(policy.rules)} patterns, longest match {longest} characters")
+        for rail, names in unsearched_patterns(policy).items():
+            print(f"{folder}: no rail {rail!r}, so prompts are not searched for {_listed(names)}")
+        if folded := unsearched_answers(policy):
+            print(
+                f"{folder}: no {FOLDED_FLOW!r} under rails.output.flows in nemo/config.yml, so answers are not searched"
+                f" for the disguised words of {_listed(folded)}"
+            )
     return 1 if faults else 0
 
 
@@ -81,6 +94,13 @@ def _version(folder: Path) -> int:
     return 0
 
 
+def _listed(names: "Sequence[str]") -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
+
+
 def _show(folder: Path, faults: "Sequence[PolicyFault]") -> None:
+    encoding = sys.stdout.encoding or "utf-8"
     for fault in faults:
-        print(f"{folder / fault.path}:{fault.line}: {fault.message}")
+        line = f"{folder / fault.path}:{fault.line}: {fault.message}"
+        print(line.encode(encoding, "backslashreplace").decode(encoding))  # a test case may have a lone surrogate

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import signal
 import subprocess
 from pathlib import Path
 from typing import get_args
@@ -10,7 +9,7 @@ from typing import get_args
 from services.cli.common import check_writable, number, run_coroutine, whole_number
 from services.cli.program import command
 from services.cli.tree.extras import bring_weights, need_embedded
-from services.runtime.process import EXIT_INTERRUPTED
+from services.runtime.process import EXIT_INTERRUPTED, passing_sigterm_to
 from services.worker.engine import EngineName
 
 
@@ -139,19 +138,13 @@ def run(args: argparse.Namespace) -> int:
         if code := run_coroutine(_bring(options)):
             return code
     process = subprocess.Popen(command("services.tuner"), stdin=subprocess.PIPE)  # noqa: S603 - our own program, no shell
-    ended: list[int] = []
-
-    def end(number: int, _: object) -> None:
-        ended.append(number)
-        process.terminate()
-
-    signal.signal(signal.SIGTERM, end)  # otherwise the tuner would go on measuring
-    try:
-        process.communicate(json.dumps(_plan(args)).encode())
-    except KeyboardInterrupt:
-        process.wait()  # Ctrl-C reached the tuner too; it stops its engines
-        return EXIT_INTERRUPTED
-    return EXIT_INTERRUPTED if ended else process.returncode
+    with passing_sigterm_to(process) as received:
+        try:
+            process.communicate(json.dumps(_plan(args)).encode())
+        except KeyboardInterrupt:
+            process.wait()  # Ctrl-C reached the tuner too; it stops its engines
+            return EXIT_INTERRUPTED
+    return EXIT_INTERRUPTED if received else process.returncode
 
 
 def _plan(args: argparse.Namespace) -> dict[str, object]:

@@ -17,7 +17,8 @@ start, and then keep nothing."""
 PARTITIONS_VARIABLE: Final = "RAILBUS_PARTITIONS"
 
 _GROUPS: Final = "groups.json"
-_FORGOTTEN: Final = ("topics.json", "offsets.jsonl", _GROUPS)
+_TOPICS: Final = "topics.json"
+_FORGOTTEN: Final = (_TOPICS, "offsets.jsonl", _GROUPS)
 _RECORDS: Final = "topics"
 _LOCK: Final = "lock"
 
@@ -32,6 +33,7 @@ def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Pa
     """
     chosen = folder / "log" if data_dir is None else data_dir
     _refuse_used(chosen)
+    _refuse_foreign(chosen)
     if forget:
         _empty(chosen)
     _check_partitions(chosen)
@@ -74,6 +76,20 @@ def _refuse_used(chosen: Path) -> None:
         os.close(lock)
 
 
+def _refuse_foreign(chosen: Path) -> None:
+    try:
+        if (chosen / _LOCK).exists() or (chosen / _TOPICS).exists():
+            return  # a broker's log
+        foreign = next((name for name in (*_FORGOTTEN, _RECORDS) if (chosen / name).exists()), None)
+    except OSError:
+        return  # ``_check_writable`` refuses it
+    if foreign is not None:
+        raise UserError(
+            f"{chosen} has a {foreign} that is not of a broker's log: name another folder with --data-dir, or move it"
+            " away"
+        )
+
+
 def _empty(chosen: Path) -> None:
     try:
         # Only the broker's own files are removed, because the operator may have named any folder.
@@ -87,7 +103,7 @@ def _empty(chosen: Path) -> None:
 
 def _check_partitions(chosen: Path) -> None:
     try:
-        kept = json.loads((chosen / "topics.json").read_bytes())["topics"][REQUESTS.name]["partitions"]
+        kept = json.loads((chosen / _TOPICS).read_bytes())["topics"][REQUESTS.name]["partitions"]
         wanted = int(os.environ.get(PARTITIONS_VARIABLE) or DEFAULT_PARTITIONS)
     except (OSError, ValueError, KeyError, TypeError):
         return  # there is no log yet, or a service will report the bad file or variable

@@ -224,8 +224,10 @@ def _redis(port: int, program: Path) -> ProcessSpec:
         "--bind": LOOPBACK,
         "--save": "",
         "--appendonly": "no",
-        "--maxmemory": "64mb",
-        "--maxmemory-policy": "allkeys-lru",
+        # A request whose idempotency key was evicted could run twice. The rails' answers are there for an hour. While
+        # Redis is full, each edge counts by itself, and rails keep their answers only in their own memory.
+        "--maxmemory": "256mb",
+        "--maxmemory-policy": "noeviction",
         "--logfile": "",
     }
     arguments = [part for option in options.items() for part in option]

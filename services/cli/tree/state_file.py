@@ -6,6 +6,7 @@ Other subcommands read ``up.json``. Prometheus reads ``scrape.json``.
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,10 @@ STATE_DIR_VARIABLE: Final = "RAILBUS_STATE_DIR"
 """Variable with the folder for ``up.json`` and the embedded broker's log, called the state folder."""
 
 DEFAULT_STATE_DIR: Final = ".railbus"
+
+LOCK_TRIES: Final = 10
+LOCK_PAUSE_S: Final = 0.01
+"""Time between two tries to lock the state folder. Other commands hold the lock for a moment, to see if it is free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +63,11 @@ def tree_lock(folder: Path) -> Iterator[None]:
         UserError: Another ``railbus up`` uses the folder, or the folder cannot be written.
     """
     with _open_lock(folder) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _locked(lock):
             raise UserError(
                 f"a tree is running already ({_described(folder)}): stop it first, or give this one a folder of its own"
                 f" with {STATE_DIR_VARIABLE}"
-            ) from None
+            )
         try:
             _remove_state(folder)  # a killed process leaves its state, with addresses that are not this process's
         except OSError as error:
@@ -73,6 +76,18 @@ def tree_lock(folder: Path) -> Iterator[None]:
             yield
         finally:
             _remove_state(folder)
+
+
+def _locked(lock: TextIO) -> bool:
+    for left in reversed(range(LOCK_TRIES)):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if left:
+                time.sleep(LOCK_PAUSE_S)
+        else:
+            return True
+    return False
 
 
 def write_state(tree: RunningTree, folder: Path) -> None:

@@ -16,6 +16,9 @@ from services.runtime.errors import UserError
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
+MAX_OUTPUT_TOKENS: Final = 65_535
+"""Largest ``maxOutputTokens`` that is accepted, as with Gemini 2.5."""
+
 _MODEL = "/{version}/projects/{project}/locations/{location}/publishers/google/models/{model}:streamGenerateContent"
 
 
@@ -133,9 +136,16 @@ def _check(body: Any) -> int:
         if content.get("role") not in {"user", "model", None}:
             msg = f"contents.role: {content.get('role')!r} is neither 'user' nor 'model'"
             raise ValueError(msg)
+        if not all(part["text"] for part in content["parts"]):
+            msg = "contents.parts.text: it is empty"
+            raise ValueError(msg)
         words += sum(len(part["text"].split()) for part in content["parts"])
-    if len(body.get("generationConfig", {}).get("stopSequences", [])) > 5:
+    config = body.get("generationConfig", {})
+    if len(config.get("stopSequences", [])) > 5:
         msg = "generationConfig.stopSequences: at most 5"
+        raise ValueError(msg)
+    if not 1 <= config.get("maxOutputTokens", 1) <= MAX_OUTPUT_TOKENS:
+        msg = f"generationConfig.maxOutputTokens: from 1 to {MAX_OUTPUT_TOKENS}"
         raise ValueError(msg)
     return words
 

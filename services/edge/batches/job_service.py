@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -28,6 +29,23 @@ RETRY_S: Final = 60.0
 """If the broker refused access to the topic, reading can start again after this many seconds."""
 
 _log = logger("edge")
+
+
+@dataclass(slots=True)
+class _NewJob:
+    """A job that is being written to the log.
+
+    Attributes:
+        written: Whether the job is on the log. It may take as long as the log acknowledges nothing.
+        awaited: Whether a call waits for ``written``. Otherwise a call that repeats the job takes it over.
+    """
+
+    created: BatchCreated
+    written: asyncio.Task[bool]
+    awaited: bool = True
+
+    def repeated_by(self, created: BatchCreated) -> bool:
+        return not self.awaited and _wanted(self.created) == _wanted(created)
 
 
 class JobService:
@@ -59,7 +77,7 @@ class JobService:
         self._reader: JobReader | None = None
         self._reading = asyncio.Event()
         self._uploads: dict[str, int] = {}
-        self._new: dict[str, BatchCreated] = {}  # jobs that are being written to the log, by batch id
+        self._new: dict[str, _NewJob] = {}  # by batch id; at most ``tenant_jobs`` of a tenant
         self._deleting: set[str] = set()  # ids of files
 
     async def run(self) -> None:
@@ -145,7 +163,8 @@ class JobService:
         self.file(tenant, file_id)
         active = [job.created for job in (await self._jobs()).jobs.active()]
         self.file(tenant, file_id)  # again, because another call may have deleted it meanwhile
-        if any(created.input_file == file_id for created in (*active, *self._new.values())):
+        active += [new.created for new in self._new.values()]
+        if any(created.input_file == file_id for created in active):
             raise ApiError(409, "A batch that has not ended needs this file: cancel it first.", code="file_in_use")
         self._deleting.add(file_id)
         try:
@@ -155,6 +174,9 @@ class JobService:
 
     async def create(self, tenant: str, body: dict[str, Any]) -> JobState:
         """Submit the job that the JSON object ``body`` describes.
+
+        If an earlier call submitted the same job, and has failed because the log has not acknowledged it yet, wait for
+        that job instead.
 
         Raises:
             ApiError: 400, if a field is not valid; 404, if the tenant has no such input file; 429, if the tenant has
@@ -173,22 +195,51 @@ class JobService:
             raise ApiError(400, message, code="invalid_value", param="input_file_id")
         reader = await self._jobs()
         self.file(tenant, file_id)  # again, because another call may have deleted it meanwhile
-        active = [job.created for job in reader.jobs.active()]
-        active += [created for created in self._new.values() if reader.jobs.get(created.batch_id) is None]
-        unfinished = sum(created.tenant == tenant for created in active)
-        if unfinished >= self._tenant_jobs:
-            message = f"At most {self._tenant_jobs} batches at a time: wait until one has ended, or cancel one."
-            raise ApiError(429, message, code="too_many_batches")
         batch_id = new_batch_id(now_ms(), secrets.randbits(34))
         created = BatchCreated(
             **self._about(batch_id, tenant), input_file=file_id, completion_ms=completion_ms, bad_lines="refuse",
             metadata=metadata,
         )  # fmt: skip
-        self._new[batch_id] = created
+        new = next((each for each in self._new.values() if each.repeated_by(created)), None)
+        if new is None:
+            self._check_count(tenant, reader)
+            new = _NewJob(created, asyncio.create_task(self._write(reader, created)))
+            self._new[batch_id] = new
+        return await self._wait_for(new, reader)
+
+    def _check_count(self, tenant: str, reader: JobReader) -> None:
+        active = [job.created for job in reader.jobs.active()]
+        active += [new.created for batch_id, new in self._new.items() if reader.jobs.get(batch_id) is None]
+        if sum(created.tenant == tenant for created in active) >= self._tenant_jobs:
+            message = f"At most {self._tenant_jobs} batches at a time: wait until one has ended, or cancel one."
+            raise ApiError(429, message, code="too_many_batches")
+
+    async def _write(self, reader: JobReader, created: BatchCreated) -> bool:
+        # In a task of its own: the producer goes on even if the call has timed out or its client has left.
         try:
-            return await self._tell(reader, created)
+            await self._producer.send(BATCHES, created)
+            # A call that asked for the end of the log before may not read this job, so ``_new`` still keeps it.
+            async with asyncio.timeout(ANSWER_S):
+                await reader.read_to_end()
+        except (TimeoutError, BusError):
+            return False
         finally:
-            del self._new[batch_id]
+            del self._new[created.batch_id]
+        return True
+
+    async def _wait_for(self, new: _NewJob, reader: JobReader) -> JobState:
+        new.awaited = True
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                written = await asyncio.shield(new.written)
+        except TimeoutError:
+            raise _no_log() from None
+        finally:
+            new.awaited = False
+        found = reader.jobs.get(new.created.batch_id) if written else None
+        if found is None:
+            raise _no_log()
+        return found
 
     async def job(self, tenant: str, batch_id: str) -> JobState:
         """Return a job.
@@ -248,6 +299,10 @@ class JobService:
 
     def _about(self, batch_id: str, tenant: str) -> Any:
         return {"batch_id": batch_id, "tenant": tenant, "at": now_us(), "source": self._source}
+
+
+def _wanted(created: BatchCreated) -> tuple[object, ...]:
+    return created.tenant, created.input_file, created.completion_ms, created.metadata
 
 
 def _no_log() -> ApiError:

@@ -7,8 +7,8 @@ from typing import Final, Literal
 WriteFailure = Literal["gone", "slow"]
 
 CATCH_UP_BATCH_BYTES: Final = 65_536
-"""A history is sent in pieces of about this many bytes. Before each piece, the edge waits until the client has read
-most of the previous one."""
+"""A history is sent in pieces of about this many bytes or fewer. Before each piece, the edge waits until the client has
+read most of the previous one."""
 
 DRAIN_TIMEOUT_S: Final = 30.0
 """Maximum time for a client to read most of a piece of a history, in seconds. After it, the stream ends as ``slow``."""
@@ -44,6 +44,14 @@ class ClientWriter:
     @property
     def unread_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
+
+    @property
+    def piece_bytes(self) -> int:
+        """Size of the pieces in which a history is sent.
+
+        With a small limit, the pieces are small too, so that other streams of the connection have room beside them.
+        """
+        return min(CATCH_UP_BATCH_BYTES, self._limit // 4)
 
     @property
     def has_begun(self) -> bool:
@@ -86,7 +94,7 @@ class ClientWriter:
         for _ in range(int(DRAIN_TIMEOUT_S / _POLL_S)):
             if self._transport.is_closing():
                 return "gone"
-            if self.unread_bytes <= min(CATCH_UP_BATCH_BYTES, self._limit):
+            if self.unread_bytes <= self.piece_bytes:
                 return None
             await asyncio.sleep(_POLL_S)
         return "slow"

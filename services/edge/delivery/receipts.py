@@ -6,7 +6,7 @@ from typing import Final
 from schemas.base import envelope
 from schemas.side_events import Attached, Detached
 from schemas.topics import RECEIPTS
-from services.bus import BusError, Producer
+from services.bus import Producer
 from services.edge.delivery.subscription import Subscription
 from services.runtime.clock import now_us
 from services.runtime.logging import logger
@@ -82,19 +82,19 @@ class ReceiptWriter:
             if not self._writes and self._waiting.empty() and self._producer.post_now(RECEIPTS, receipt) is not None:
                 return
             self._waiting.put_nowait(receipt)
-        except BusError as error:
-            _log.error("a receipt is dropped: %s", error)
         except asyncio.QueueFull:
             if not self._dropping:
                 _log.error("the log is unavailable and %d receipts wait: further ones are dropped", MAX_WAITING)
             self._dropping = True
+        except Exception as error:  # noqa: BLE001 - whatever has ended the producer, the stream must still end
+            _log.error("a receipt is dropped: %s", error)
 
     async def _write(self, receipt: Attached | Detached) -> None:
         self._writes = True
         try:
             await self._producer.post(RECEIPTS, receipt)
             self._dropping = False
-        except BusError as error:
+        except Exception as error:  # noqa: BLE001 - as in ``_put``
             _log.error("a receipt is dropped: %s", error)
         finally:
             self._writes = False

@@ -89,6 +89,11 @@ class DeliverySession:
     def visible(self) -> str:
         return self._screen.visible
 
+    @property
+    def exposed_tokens(self) -> int:
+        """Number of tokens in ``visible`` that the safety service has not checked."""
+        return self._screen.exposed_tokens
+
     def feed(self, logged: LoggedEvent) -> list[PositionedOp]:
         items = self._fold(logged)
         if items:

@@ -55,12 +55,16 @@ class DeliveryStats:
         self._shown: list[_ShownSpan] = []  # from the beginning of the text to its end
 
     def record_sent(self, item: PositionedOp, now_us: int) -> None:
+        self.record_unseen(item, now_us)
+        self.record_applied(item.op, now_us, item.recalled_at)
+
+    def record_unseen(self, item: PositionedOp, now_us: int) -> None:
+        """Record an op of an answer that is sent whole. The client sees only the text that all ops together leave."""
         self.ops += 1
         self._hash.update(item.line + b"\n")
         self._last = item.op_id
         if self._first_text_us is None and type(item.op) is Show:
             self._first_text_us = now_us
-        self.record_applied(item.op, now_us, item.recalled_at)
 
     def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
         """Update the statistics of the visible text, but not the number of ops sent.

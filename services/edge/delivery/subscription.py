@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Self
 
 from schemas.requests import Lane, Request
 from schemas.side_events import DetachReason, Transport
-from services.edge.delivery.client_writer import CATCH_UP_BATCH_BYTES, ClientWriter, WriteFailure
+from services.edge.delivery.client_writer import ClientWriter, WriteFailure
 from services.edge.delivery.held_events import HeldEvents
 from services.edge.delivery.session import CatchUpOps, DeliverySession, Encoder
 from services.edge.delivery.stats import PositionedOp
@@ -229,9 +229,8 @@ class Subscription:
             self._out.clear()
         self.reason = reason
         self.encoder.error = self.encoder.error or error
-        if self.encoder.buffered and reason == "complete":
-            for item in self._buffered:
-                self.session.stats.record_sent(item, steady_us())
+        if self.encoder.buffered:
+            self._record_whole(reason)
         if reason != "gone":
             self._out.append(self.encoder.encode_end())
         self.ended_us = now_us()
@@ -241,6 +240,13 @@ class Subscription:
             self._detached()
         self.on_log.set()
         self.ended.set()
+
+    def _record_whole(self, reason: DetachReason) -> None:
+        # Unchecked or recalled text that other clients saw meanwhile was not shown here.
+        stats, complete = self.session.stats, reason == "complete"
+        stats.exposed_tokens = self.session.exposed_tokens if complete else 0
+        for item in self._buffered if complete else ():
+            stats.record_unseen(item, steady_us())
 
     def _detached(self) -> None:
         on_detached, self._on_detached = self._on_detached, None
@@ -280,7 +286,7 @@ class Subscription:
             self.end("complete")
 
     async def _drain(self) -> None:
-        if self._staged < CATCH_UP_BATCH_BYTES or self._writer is None or self.reason is not None:
+        if self._writer is None or self._staged < self._writer.piece_bytes or self.reason is not None:
             return
         self._write(draining=True)
         self._end_on_write_failure(await self._writer.drain())

@@ -63,12 +63,12 @@ class BatchEndpoint:
                 if not isinstance(part, BodyPartReader):
                     raise ApiError(400, "A form within the form is not supported.", code="invalid_body")
                 if part.name == "purpose":
-                    purpose = (await part.read_chunk(MAX_FIELD_BYTES)).decode("utf-8", "replace")
+                    purpose = await _field(part)
                 elif part.name == "file":
                     _check_purpose(purpose)
                     filename = (part.filename or "file.jsonl")[:MAX_NAME_CHARS]
-                    stored = await self._jobs.upload(tenant, filename, _chunks(request, form, part))
                     connection.busy()
+                    stored = await self._jobs.upload(tenant, filename, _chunks(request, form, part))
                     return _json(file_object(stored))
                 await part.release()
         except ValueError:
@@ -152,15 +152,23 @@ def _unreadable_form() -> ApiError:
     return ApiError(400, "The form could not be read.", code="invalid_body")
 
 
+async def _field(part: BodyPartReader) -> str:
+    """Return the value of a short field. Of a value longer than ``MAX_FIELD_BYTES``, return only the beginning."""
+    value = bytearray()
+    while len(value) <= MAX_FIELD_BYTES and (chunk := await part.read_chunk(MAX_FIELD_BYTES)):
+        value += chunk  # a chunk is what has arrived so far, perhaps less than the whole value
+    return value.decode("utf-8", "replace")
+
+
 async def _chunks(request: web.Request, form: MultipartReader, part: BodyPartReader) -> AsyncIterator[bytes]:
     connection = handler_of(request)
-    while True:
-        connection.wait("body")
-        chunk = await part.read_chunk(CHUNK_BYTES)
-        if not chunk:
-            await _next_part(form)  # fails if the form, and so perhaps the file, is cut off
-            return
+    connection.wait("body")
+    while chunk := await part.read_chunk(CHUNK_BYTES):
+        connection.busy()  # the time that the edge's disk takes does not count as the client's
         yield bytes(chunk)
+        connection.wait("body")
+    await _next_part(form)  # fails if the form, and so perhaps the file, is cut off
+    connection.busy()
 
 
 def _json(value: Any) -> web.Response:

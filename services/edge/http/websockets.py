@@ -175,19 +175,20 @@ class WebSocketConnection:
         kind = body.get("type")
         if kind == "hello":
             self._tenant = self._keys.tenant(_text(body, "key"))
-            self._say({"type": "welcome"})
+            self._say({"type": "welcome"}, body)
             return
         if self._tenant is None:
             self._keys.tenant(None)
         if kind == "cancel":
-            self._cancel(parse_request_id(_text(body, "request_id") or ""))
+            self._cancel(parse_request_id(_text(body, "request_id") or ""), body)
         elif kind in ("ask", "resume"):  # not a set: a client may send a list
             if len(self._tasks) >= self._limit:
                 raise ApiError(
                     429, f"At most {self._limit} requests at once on one connection.", code="too_many_streams"
                 )
             resumed_id = _resumed_id(body) if kind == "resume" else None
-            task = asyncio.create_task(self._stream(body, size, arrival))
+            # The tenant of now, because a ``hello`` with another key may follow before the task runs.
+            task = asyncio.create_task(self._stream(body, size, arrival, self._tenant or ""))
             self._tasks[task] = resumed_id
             task.add_done_callback(lambda done: self._tasks.pop(done, None))
         else:
@@ -195,10 +196,10 @@ class WebSocketConnection:
                 400, f"type must be one of {', '.join(CLIENT_MESSAGES)}.", code="invalid_value", param="type"
             )
 
-    async def _stream(self, body: dict[str, Any], size: int, arrival: ArrivalTimes) -> None:
+    async def _stream(self, body: dict[str, Any], size: int, arrival: ArrivalTimes, tenant: str) -> None:
         about: dict[str, Any] = {name: body[name] for name in ("ref", "request_id") if name in body}
         try:
-            stream = await self._open(body, size, arrival)
+            stream = await self._open(body, size, arrival, tenant)
         except ApiError as error:
             self._send_error(error, about)
             if self._too_slow:
@@ -222,8 +223,8 @@ class WebSocketConnection:
         if stream.reason in CLOSE_CODES:
             await self.close(stream.reason)
 
-    async def _open(self, body: dict[str, Any], size: int, arrival: ArrivalTimes) -> Subscription:
-        client = ClientContext(tenant=self._tenant or "", encoding=WEBSOCKET_OPS)
+    async def _open(self, body: dict[str, Any], size: int, arrival: ArrivalTimes, tenant: str) -> Subscription:
+        client = ClientContext(tenant=tenant, encoding=WEBSOCKET_OPS)
         if body["type"] == "resume":
             return await self._request_service.resume(_resumed_id(body), _text(body, "after"), client)
         chat_body = {name: value for name, value in body.items() if name not in {"type", "ref", "prompt"}}
@@ -236,7 +237,7 @@ class WebSocketConnection:
                 turn.set_aside()
             return await self._request_service.accept(parsed, client, arrival=arrival, on_posted=turn.end_work)
 
-    def _cancel(self, request_id: str) -> None:
+    def _cancel(self, request_id: str, body: dict[str, Any]) -> None:
         for task, stream in self._tasks.items():
             if stream == request_id:  # the stream is not open yet
                 task.cancel()
@@ -244,7 +245,7 @@ class WebSocketConnection:
                 stream.end("gone")
             else:
                 continue
-            self._say({"type": "detached", "request_id": request_id})
+            self._say({"type": "detached", "request_id": request_id}, body)
             return
         raise ApiError(404, "No such request on this connection.", code="request_not_found", param="request_id")
 

@@ -46,6 +46,8 @@ def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Map
     since_at = now_us - query.minutes * 60 * US_PER_S
     seen = [(key, totals) for key, totals in windows if key.end_at > since_at]
     wanted = [(key, totals) for key, totals in seen if query.wants(key.cell)]
+    # The first window is counted as a whole, so it may begin before ``since_at``.
+    seconds = (now_us - min([since_at, *(key.start_at for key, _ in wanted)])) / US_PER_S
     width_us = _width_us(wanted, query)
     total, routes, rows, points = Totals(), dict[Any, Totals](), dict[Any, Totals](), dict[Any, Totals]()
     for number, (key, totals) in enumerate(wanted):
@@ -62,10 +64,10 @@ def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Map
         found["points"].append({"start_at": at} | _json(points[at], width_us / US_PER_S))
         yield
     for cell, totals in most[:MOST_ROWS]:
-        found["rows"].append(cell._asdict() | _json(totals, query.minutes * 60))
+        found["rows"].append(cell._asdict() | _json(totals, seconds))
         yield
     for route in sorted(routes):
-        found["routes"].append({"route": route} | _json(routes[route], query.minutes * 60))
+        found["routes"].append({"route": route} | _json(routes[route], seconds))
         yield
     return found | {
         "minutes": query.minutes,
@@ -73,7 +75,7 @@ def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Map
         "until_at": now_us,
         "point_s": width_us / US_PER_S,
         "classes": [each.json() for each in _attainments(rows, wanted_shares)],
-        "total": _json(total, query.minutes * 60),
+        "total": _json(total, seconds),
         "rows_left_out": max(0, len(most) - MOST_ROWS),
         "choices": {"tenants": _tenants(seen), "classes": sorted({class_of(key.cell) for key, _ in seen})},
     }

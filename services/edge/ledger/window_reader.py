@@ -30,7 +30,8 @@ READ_BACK_S: Final = SPAN_S + 600
 the window is final, which is by default ten minutes after its end."""
 
 ACCOUNTS_BACK_S: Final = 600
-"""Reading of accounts begins with those of this many seconds ago, for the latest recalls and the breakers' states."""
+"""Reading of accounts begins with those of this many seconds ago, for the latest recalls and the breakers' states. A
+report has no older ones."""
 
 CHECK_S: Final = 2.0
 """Seconds between two requests to the broker for the end offset of ``railbus.ledger``."""
@@ -117,9 +118,11 @@ class WindowReader:
 
     def _newest(self, tenant: str | None, query: Query) -> dict[str, Any]:
         now_us = steady_us()
-        since_at = now_us - query.minutes * 60 * US_PER_S
+        read_back_at = now_us - ACCOUNTS_BACK_S * US_PER_S
+        # Older recalls are known only while the page was open, so they would not be all.
+        since_at = max(read_back_at, now_us - query.minutes * 60 * US_PER_S)
         recalls = self._activity.recalls(tenant or query.tenant, since_at)
-        breaker = None if tenant is not None else self._activity.breaker(now_us - ACCOUNTS_BACK_S * US_PER_S)
+        breaker = None if tenant is not None else self._activity.breaker(read_back_at)
         return {"recalls": recalls, "breaker": breaker}
 
     async def _report(self, tenant: str | None, query: Query) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class FollowPlan:
         return self._wanted - self.followed
 
     def switch_homes(self) -> bool:
-        """Make the next home partitions the present ones, if the edge already reads all of the next home partitions.
+        """Replace the present home partitions by the next ones, if the edge already reads all of the next ones.
 
         Return whether ``homes`` has changed.
         """

@@ -23,8 +23,10 @@ SKEW_MS: Final = 10_000
 the id may have been ahead."""
 
 LATE_MS: Final = 120_000
-"""Maximum time between the creation of a request id and the append of the ``Request``, in milliseconds. A look-up
-searches no later records for the ``Request``."""
+"""Usual maximum time between the creation of a request id and the append of the ``Request``, in milliseconds."""
+
+OUTAGE_MS: Final = 3_600_000
+"""The same maximum if the ``Request`` may have waited at its edge for a broker that was away."""
 
 LOOKUP_TIMEOUT_S: Final = 60.0
 """Maximum time for one look-up, in seconds. About 100,000 records of a partition are read per second."""
@@ -101,8 +103,13 @@ class LogLookup:
                 group.create_task(reader.tail.run())
                 group.create_task(self._take_turns(reader))
 
-    async def find_request(self, request_id: str, partition: int, tenant: str) -> FoundRequest | None:
+    async def find_request(
+        self, request_id: str, partition: int, tenant: str, *, late_ms: int = LATE_MS
+    ) -> FoundRequest | None:
         """Find the ``Request`` event. Return None if it is not on the log.
+
+        ``late_ms`` is the maximum time between the creation of the id and the append of the event, in milliseconds. A
+        long time takes long to search.
 
         Raises:
             ApiError: 429, if ``tenant`` has too many unfinished look-ups; 503, if all tenants together have too many,
@@ -119,7 +126,7 @@ class LogLookup:
                         return found
             for topic in _REQUEST_TOPICS:
                 begin = await self._offset_at(topic, partition, created_ms - SKEW_MS)
-                end = await self._offset_at(topic, partition, created_ms + LATE_MS)
+                end = await self._offset_at(topic, partition, created_ms + late_ms)
                 found = await self._search(request_id, ScanPlace(topic, partition), tenant, begin, end)
                 if found is not None:
                     return found

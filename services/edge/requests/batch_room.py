@@ -26,8 +26,16 @@ class StreamPlace:
     def __init__(self, room: "BatchRoom", *, waited: bool) -> None:
         self.waited = waited
         self._room: BatchRoom | None = room
+        self._is_open = False
+
+    def open(self) -> None:
+        """Record that the request's stream is open. ``open_streams`` counts the stream from now on."""
+        if self._room is not None and not self._is_open:
+            self._is_open = True
+            self._room.unopened -= 1
 
     def release(self) -> None:
+        self.open()
         room, self._room = self._room, None
         if room is not None:
             room.taken -= 1
@@ -43,10 +51,11 @@ class BatchRoom:
 
     Attributes:
         taken: Number of batch requests that have a place among the edge's streams.
+        unopened: Number of places that are taken and whose stream is not open yet.
     """
 
     def __init__(self, most_streams: int, open_streams: Callable[[], int]) -> None:
-        self.taken = 0
+        self.taken = self.unopened = 0
         self._most_streams = most_streams
         self._most = max(1, int(most_streams * BATCH_SHARE))
         self._open_streams = open_streams
@@ -63,8 +72,7 @@ class BatchRoom:
             ApiError: 503, if too many batch requests wait already.
         """
         if not self._waiting and self._free > 0:
-            self.taken += 1
-            return StreamPlace(self, waited=False)
+            return self._place(waited=False)
         if len(self._waiting) >= self._most_streams:
             raise ApiError(503, "Too many batch requests wait: try again.", code="too_many_streams", retry_after_s=10)
         turn: asyncio.Future[StreamPlace] = asyncio.get_running_loop().create_future()
@@ -87,15 +95,16 @@ class BatchRoom:
 
         Call this whenever a stream has ended.
         """
-        room = self._free
-        while self._waiting and room > 0:
+        while self._waiting and self._free > 0:
             turn = self._waiting.popleft()
-            if turn.cancelled():
-                continue
-            self.taken += 1
-            room -= 1
-            turn.set_result(StreamPlace(self, waited=True))
+            if not turn.cancelled():
+                turn.set_result(self._place(waited=True))
+
+    def _place(self, *, waited: bool) -> StreamPlace:
+        self.taken += 1
+        self.unopened += 1
+        return StreamPlace(self, waited=waited)
 
     @property
     def _free(self) -> int:
-        return min(self._most - self.taken, self._most_streams - self._open_streams())
+        return min(self._most - self.taken, self._most_streams - self._open_streams() - self.unopened)

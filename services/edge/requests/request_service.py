@@ -20,7 +20,7 @@ from services.edge.delivery.session import DeliverySession
 from services.edge.delivery.subscription import EXPIRY_MARGIN_US, ClientConnection, History, OpenRequest, Subscription
 from services.edge.encoders.encoding import ClientContext
 from services.edge.errors import ApiError
-from services.edge.log.lookup import LATE_MS, LOOKUP_TIMEOUT_S, LogLookup, in_time, is_too_old
+from services.edge.log.lookup import LATE_MS, LOOKUP_TIMEOUT_S, OUTAGE_MS, LogLookup, in_time, is_too_old
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
 from services.edge.requests.batch_room import BatchRoom, StreamPlace
@@ -183,7 +183,7 @@ class RequestService:
         task.add_done_callback(self._giving_back.discard)
 
     async def _reopen(
-        self, request_id: str, after: str | None, client: ClientContext, readable_ms: int
+        self, request_id: str, after: str | None, client: ClientContext, readable_ms: int, *, late_ms: int = LATE_MS
     ) -> Subscription:
         partition = self._partition(request_id)
         position = None if after is None else parse_op_id(after)
@@ -193,7 +193,7 @@ class RequestService:
                 code="unknown_position", param="after",
             )  # fmt: skip
         self._check_capacity(client.tenant)
-        found = await self._lookup.find_request(request_id, partition, client.tenant)
+        found = await self._lookup.find_request(request_id, partition, client.tenant, late_ms=late_ms)
         log_ms = self._log_ms()
         if found is None or found.event.tenant != client.tenant or is_too_old(found, readable_ms, log_ms):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
@@ -271,8 +271,13 @@ class RequestService:
                 if error.status != 404:
                     raise
             await asyncio.sleep(wait_s)
-        if self._log_ms() - time_ms(known.request_id) > LATE_MS:  # the request never reached the log
-            await self._shared_limits.forget(client.tenant, key, steady_us())
+        if self._log_ms() - time_ms(known.request_id) > LATE_MS:
+            try:  # it may have waited at its edge for a broker that was away
+                return await self._reopen(known.request_id, None, client, readable_ms, late_ms=OUTAGE_MS)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            await self._shared_limits.forget(client.tenant, key, steady_us())  # it never reached the log
         raise ApiError(
             409, "The first request with this Idempotency-Key is not on the log: try again, or use another key.",
             code="idempotency_key_in_use", retry_after_s=1,
@@ -327,6 +332,8 @@ class RequestService:
             on_detached=self._receipts.record_detached,
         )  # fmt: skip
         self._hub.add(stream)
+        if place is not None:
+            place.open()
         return stream
 
     def _partition(self, request_id: str) -> int:

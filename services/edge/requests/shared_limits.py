@@ -70,10 +70,15 @@ class LocalRecords:
         self._size = size
         self._records: OrderedDict[str, tuple[IdempotencyRecord, int]] = OrderedDict()
 
+    def find(self, name: str, now_us: int) -> tuple[IdempotencyRecord | None, int]:
+        """Return the record of ``name``, and for how many more microseconds it is kept; None and 0 if there is none."""
+        known, expires_us = self._records.get(name, (None, 0))
+        return (known, expires_us - now_us) if now_us < expires_us else (None, 0)
+
     def claim(self, name: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
         """If ``name`` has no record, store ``record`` and return None. Otherwise return the stored record."""
-        known, expires_us = self._records.get(name, (None, 0))
-        if known is not None and now_us < expires_us:
+        known, _ = self.find(name, now_us)
+        if known is not None:
             return known
         self._records.pop(name, None)
         self._records[name] = record, now_us + IDEMPOTENCY_TTL_S * 1_000_000
@@ -127,15 +132,24 @@ class SharedLimits:
         self._limiters[quota].give_back(tenant, rate.cost_us(units))
 
     async def claim(self, tenant: str, key: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
-        """If the key has no record, store ``record`` and return None. Otherwise return the stored record."""
+        """If the key has no record, store ``record`` and return None. Otherwise return the stored record.
+
+        What this process claims is stored both in Redis and in the process. So the process still knows its own keys
+        while Redis is away, and when Redis is back or has lost them.
+        """
         name = _redis_key(tenant, key)
         if self._usable(now_us):
-            value = f"{record.request_id} {record.body_hash}"
+            own, left_us = self._records.find(name, now_us)
+            offered, kept_s = (record, IDEMPOTENCY_TTL_S) if own is None else (own, -(-left_us // 1_000_000))
+            value = f"{offered.request_id} {offered.body_hash}"
             try:
-                known = await self._call_redis(self._redis.set(name, value, nx=True, get=True, ex=IDEMPOTENCY_TTL_S))
-                return None if known is None else IdempotencyRecord(*known.decode().split(" ", 1))
+                known = await self._call_redis(self._redis.set(name, value, nx=True, get=True, ex=kept_s))
             except (RedisError, OSError) as error:
                 self._redis_failed(error, now_us)
+            else:
+                if known is not None:
+                    return IdempotencyRecord(*known.decode().split(" ", 1))
+                return own or self._records.claim(name, record, now_us)
         return self._records.claim(name, record, now_us)
 
     async def forget(self, tenant: str, key: str, now_us: int) -> None:

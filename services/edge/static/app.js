@@ -12,6 +12,8 @@ const MAX_REASONS = 50;
 const AGAIN_MS = 2000;
 /** Errors that do not last: the request is on the log, so a resume that was refused with one of them is sent again. */
 const FOR_NOW = new Set(["busy", "log_unavailable", "not_ready", "rate_limit_exceeded", "too_many_streams"]);
+/** The edge cannot read a decision about the answer. The shown text may have been taken back, so it must not stay. */
+const HIDE = "newer_version";
 
 const PING_MS = 5000;
 const SILENT_MS = 10000; // no answer to a ping for so long: the server is frozen, or the network is gone
@@ -328,12 +330,13 @@ function end(text, bad, ms) {
 }
 
 function fail(error) {
+  if (error.code === HIDE) screen_.clear();
   if (error.code === "missing_api_key" || error.code === "invalid_api_key") {
     if (request?.open) lockedId = request.id;
     $("key-label").hidden = false;
     $("key").focus();
   }
-  end(error.message, true);
+  end(error.code === HIDE ? `The text is hidden. ${error.message}` : error.message, true);
 }
 
 $("ask").addEventListener("submit", (event) => {

@@ -8,6 +8,7 @@ const OLD_LOG_S = 15; // the edge asks the broker every two seconds
 const QUIET_S = 120; // the ledger publishes within seconds of each closed request
 const STAGES = ["post", "lost_attempts", "worker", "engine_queue", "prefill", "rails", "hold_back", "decode", "final_hold_back", "close", "delivery"];
 const LEAST_POINTS = 10; // on an axis of time
+const RECALLS_MINUTES = 10; // the edge reads no older accounts
 const QUANTILES = ["p50", "p95", "p99"];
 
 let timer = 0, asked = 0, shownAt = null, calling = null, drawn = null; // drawn: the report on the screen
@@ -170,7 +171,8 @@ function breaker(report) {
 
 function recalls(report) {
   $("recalls-table").hidden = !report.recalls.length;
-  $("recalls-note").textContent = report.recalls.length ? "Of the last 10 minutes at most." : "None in the last 10 minutes.";
+  const minutes = Math.min(RECALLS_MINUTES, Math.round((report.until_at - report.since_at) / 6e7));
+  $("recalls-note").textContent = `${report.recalls.length ? "Of" : "None in"} the last ${minutes} minutes.`;
   table($("recalls-table"), "Newest first", report.recalls, [["at", (row) => new Date(row.at / 1000).toLocaleTimeString()],
     ["category", (row) => row.category], ["rule", (row) => row.rule], ["action", (row) => row.action],
     ["tenant", (row) => row.tenant], ["request", (row) => row.request_id]], 6);

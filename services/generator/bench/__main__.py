@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -19,10 +19,8 @@ from services.generator.engines import make
 from services.generator.settings import GeneratorSettings
 from services.runtime import run
 from services.runtime.errors import UserError
-from services.runtime.settings import PREFIX, load_settings, without_login
+from services.runtime.settings import PREFIX, load_settings, without_secrets
 from services.worker.engine import EngineError
-
-_SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
 
 
 async def main() -> None:
@@ -87,15 +85,8 @@ def _since(before: float | None, now: float | None) -> float | None:
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables ``RAILBUS_*`` without secrets.
-
-    The value of a secret is replaced by ``(set)``. User and password are left out of URLs.
-    """
-    return {
-        name: "(set)" if name.endswith(_SECRET) else without_login(value) if name.endswith("_URL") else value
-        for name, value in sorted(env.items())
-        if name.startswith(PREFIX)
-    }
+    """Return the environment variables ``RAILBUS_*`` without secrets."""
+    return without_secrets({name: value for name, value in sorted(env.items()) if name.startswith(PREFIX)})
 
 
 if __name__ == "__main__":

@@ -234,7 +234,7 @@ class OpenAIEngine:
                 raise upstream_error(response.status, b"")
             try:
                 listed = msgspec.json.decode(await response.read(), type=_Listing).data
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 listed = []
             if response.status != 200 or not listed:
                 raise UserError(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from services.physics.catalogue.models import Model
+from services.physics.checks import MOST
 
 # Published configurations omit the values that equal their class's default (transformers, ``Gemma3TextConfig``).
 _GEMMA3_DEFAULTS: Final[Mapping[str, Any]] = {
@@ -80,4 +81,6 @@ def _whole(shape: Mapping[str, Any], field: str, name: str) -> int:
     value = shape.get(field)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name}: config.json needs {field} as a whole number above 0, not {value!r}")
+    if value > MOST:
+        raise ValueError(f"{name}: config.json needs {field} of at most {MOST:,}")
     return value

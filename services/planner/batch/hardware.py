@@ -17,7 +17,8 @@ from services.physics.roofline import KvPrecision, weight_bytes
 from services.planner.batch.ways import Range, exactly, spread
 
 SEQUENCES: Final[dict[Engine, int]] = {"vllm": 256, "llama.cpp": 32, "nim": 256, "tensorrt-llm": 256}
-"""Maximum number of sequences that decode together: vLLM's default of max_num_seqs, and the slots of llama.cpp."""
+"""Maximum number of sequences that decode together. The defaults of Railbus are lower, so the report names the settings
+of vLLM."""
 
 LITTLE_LOSS: Final = 2.0
 """Maximum number of score points that a precision may lose if the plan chooses the precision by itself."""

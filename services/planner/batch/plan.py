@@ -139,7 +139,7 @@ def _rented(job: BatchJob, prices: PriceFile, entry: RentedGpu, found: Found) ->
     gpu = gpu_named(entry.gpu)
     for count in job.counts:
         # Several engines on one accelerator each are faster than one engine on several accelerators, unless the model
-        # needs the memory of several.
+        # needs the memory of several, or the job has fewer requests than there are engines.
         layout = next(
             (each for each in _by_replicas(count) if _precision(job.model, gpu, each, job.work) is not None), None
         )

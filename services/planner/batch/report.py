@@ -28,6 +28,11 @@ def lines(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[Bat
             yield f"{kind}:"
         yield _row(way, width, way.name in front)
     yield "* on the Pareto front: no other way is both faster and cheaper"
+    if any(way.kind not in {"measured", "API"} for way in plan.ways):
+        yield (
+            "a batch of N in vLLM needs RAILBUS_VLLM_MAX_SEQS=N+1 (default: 64) and RAILBUS_GENERATOR_BATCH_SLOTS=N; "
+            "N counts all stages of a pipeline"
+        )
     yield ""
     for answer in found:
         yield from _answer(answer)

@@ -11,6 +11,7 @@ import orjson
 
 from services.planner.bench.results import RunMeasurements, SampleResult
 from services.runtime.errors import UserError
+from services.runtime.process import EXIT_INTERRUPTED, passing_sigterm_to
 
 LOAD_S: Final = 900.0
 """Maximum time for an engine to load, in seconds."""
@@ -36,6 +37,7 @@ def run_loops(
 
     Raises:
         UserError: The engine failed or took too long, or its result cannot be read.
+        SystemExit: SIGTERM came. It has also ended the engine.
     """
     workload: dict[str, Any] = {
         "engine": engine, "cells": [], "streams": [], "output": loops[0][1], "temperature": 0.0, "seed": 1,
@@ -45,16 +47,23 @@ def run_loops(
         ],
     }  # fmt: skip
     command = [sys.executable, "-P", "-m", "services.generator.bench"]
+    with (
+        subprocess.Popen(  # noqa: S603 - our own program, no shell
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(env or {})}
+        ) as process,
+        passing_sigterm_to(process) as received,
+    ):
+        try:
+            output, _ = process.communicate(orjson.dumps(workload), timeout=LOAD_S + limit_s + request_s)
+        except subprocess.TimeoutExpired as error:
+            raise UserError(f"the sample did not end within {error.timeout:.0f} s and was stopped") from None
+        finally:
+            process.kill()  # has no effect if it ended by itself
+    if received:
+        raise SystemExit(EXIT_INTERRUPTED)
+    if process.returncode != 0:
+        raise UserError(f"the sample did not run: engine {engine} ended with exit code {process.returncode}, see above")
     try:
-        done = subprocess.run(  # noqa: S603 - our own program, no shell
-            command, input=orjson.dumps(workload), stdout=subprocess.PIPE, timeout=LOAD_S + limit_s + request_s,
-            env={**os.environ, **(env or {})}, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise UserError(f"the sample did not end within {error.timeout:.0f} s and was stopped") from None
-    if done.returncode != 0:
-        raise UserError(f"the sample did not run: engine {engine} ended with exit code {done.returncode}, see above")
-    try:
-        return msgspec.json.decode(done.stdout, type=RunMeasurements).samples
+        return msgspec.json.decode(output, type=RunMeasurements).samples
     except msgspec.DecodeError as error:
         raise UserError(f"the sample's result cannot be read: {error}") from None

@@ -119,7 +119,7 @@ class Way:
         score: Quality score of the model, minus the loss that the weight precision causes; None if unknown. A cascade's
             score is computed from the scores of its steps.
         complexity: Effort to build and to operate.
-        why: Explanation of ``hours``.
+        why: Phrase for the report: what explains the figures of this way.
     """
 
     name: str

@@ -7,6 +7,7 @@ from typing import Final
 
 from services.physics.adaptive import MARGIN, GammaBand
 from services.physics.catalogue.precisions import PRECISIONS
+from services.physics.checks import MOST
 from services.physics.efficiency import practical
 from services.physics.statistics import median
 from services.planner.bench.bands import bands
@@ -20,8 +21,9 @@ MEDIAN_BAR: Final = 0.10
 WORST_BAR: Final = 0.20
 REGRET_BAR: Final = 0.03
 
-NO_DRAFT: Final = "ngram"
-"""Name of n-gram drafting in the catalogue of a result. It copies tokens from the text, which costs almost nothing."""
+NO_DRAFT: Final = ("ngram", "none")
+"""Names in the catalogue of a result that stand for no draft model. N-gram drafting (``ngram``) copies tokens from the
+text, which costs almost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +95,36 @@ def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
     They are for the LLM and the accelerator that are named in the mapping ``catalogue``.
 
     Raises:
-        UserError: ``catalogue`` lacks an entry, or has an unknown name.
+        UserError: ``catalogue`` lacks an entry, or has an unknown name or a wrong number.
     """
     try:
-        draft, precision, budget = catalogue["draft"], catalogue["precision"], int(catalogue["budget"])
+        draft, precision, budget = catalogue["draft"], catalogue["precision"], catalogue["budget"]
         gpu, target = find_gpu(catalogue["gpu"]), find_model(catalogue["target"])
-    except (KeyError, ValueError) as error:
+    except KeyError as error:
         raise UserError(f"the result's catalogue lacks a name that the prediction needs: {error}") from None
     if precision not in PRECISIONS:
-        raise UserError(f"the result's catalogue names the precision {precision!r}; known are {', '.join(PRECISIONS)}")
+        raise UserError(f"the engine's precision {precision!r} is not known; known are {', '.join(PRECISIONS)}")
     constants = practical(gpu)
     return FittedRoofline(
         target=target,
-        draft=None if draft == NO_DRAFT else find_model(draft),
+        draft=None if draft in NO_DRAFT else find_model(draft),
         precision=precision,  # type: ignore[arg-type]
         gpu=gpu,
-        budget=budget,
+        budget=_budget(budget),
         flops=constants.flops,
         bandwidth=constants.bandwidth,
         layer_us=constants.layer_us,
     )
+
+
+def _budget(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if not 1 <= value <= MOST:
+        raise UserError(f"the engine's budget {text[:64]!r} must be a whole number within 1 and {MOST:,}")
+    return value
 
 
 def regrets(predictions: Sequence[Prediction]) -> tuple[Regret, ...]:

@@ -21,10 +21,14 @@ from services.planner.batch.sample_file import divided, read_prompts
 from services.planner.batch.sample_runner import run_loops
 from services.planner.batch.ways import BatchJob, Way
 from services.planner.catalogue import find_gpu, find_model
+from services.planner.plotting import check_plot
 from services.runtime.errors import UserError
 
 USUAL_SMALLER: Final = ("gemma-2-9b", "gemma-2-2b")
 USUAL_DRAFT: Final = "gemma-3-1b"
+
+MAX_SAMPLE_OUTPUT: Final = 4_096
+"""Maximum number of tokens of a sampled answer, as the benchmark has it (``services/generator/bench/workload.py``)."""
 
 HOURS: Final = {"m": 1 / 60, "min": 1 / 60, "h": 1.0, "d": 24.0}
 
@@ -157,6 +161,10 @@ def run(args: argparse.Namespace) -> int:
     within_h = None if args.within is None else _hours(args.within)
     if args.budget is not None and not args.budget > 0:
         raise UserError(f"--budget {args.budget:g}: give an amount above 0")
+    if job.gpu is not None:
+        prices.owned_gpu(job.gpu.name)  # raises if there is no entry, before a sample that takes minutes
+    if args.plot is not None:
+        check_plot(args.plot)
     measured: list[Way] = []
     if args.sample is not None:
         job, measured = _sampled(args, job, prices)
@@ -166,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
         reasons = "; ".join(f"{each.name}: {each.reason}; {each.remedy}" for each in plan.refusals)
         raise UserError(f"there is no way to do this: {reasons or 'the prices name no hardware and no offer'}")
     found = answers(
-        good_enough(plan.ways, job, _wanted(prices, args.model)), within_h=within_h, budget=args.budget
+        good_enough(plan.ways, job, _wanted(prices, job.model)), within_h=within_h, budget=args.budget
     )  # fmt: skip
     if args.plot is not None:
         from services.planner.batch.plots import draw_batch
@@ -186,6 +194,8 @@ def _sampled(args: argparse.Namespace, job: BatchJob, prices: PriceFile) -> tupl
     gpu = None if args.sampled_gpu is None else find_gpu(args.sampled_gpu)
     if not (10 <= args.sample_size <= 2_000 and 2 <= args.at_once <= 256):
         raise UserError("--sample-size must be within 10 and 2000, --at-once within 2 and 256")
+    if not 2 <= job.work.output <= MAX_SAMPLE_OUTPUT:
+        raise UserError(f"--output {job.work.output}: must be within 2 and {MAX_SAMPLE_OUTPUT} with --sample")
     if not (0 < args.limit_s <= 7_200 and 0 < args.request_s <= 600 and args.engine_per_hour >= 0):
         raise UserError(
             "--limit-s must be within 0 and 7200, --request-s within 0 and 600, --engine-per-hour not negative"
@@ -197,7 +207,7 @@ def _sampled(args: argparse.Namespace, job: BatchJob, prices: PriceFile) -> tupl
         engine = sampled_engine(run_loops(args.engine, loops, limit_s=args.limit_s, request_s=args.request_s))
     except ValueError as error:
         raise UserError(f"--sample {args.sample}: {error}") from None
-    ways = measured_ways(job, engine, f"{args.engine}, sampled", _wanted(prices, args.model), args.engine_per_hour)
+    ways = measured_ways(job, engine, f"{args.engine}, sampled", _wanted(prices, job.model), args.engine_per_hour)
     return (job if gpu is None else _corrected(args, job, engine, gpu)), ways
 
 
@@ -266,5 +276,5 @@ def _hours(text: str) -> float:
     return hours
 
 
-def _wanted(prices: PriceFile, model: str) -> float | None:
-    return prices.scores.get(model)
+def _wanted(prices: PriceFile, model: Model) -> float | None:
+    return prices.scores.get(model.name)

@@ -7,6 +7,7 @@ import orjson
 
 from services.planner.bench import calibration_report
 from services.planner.bench.calibration import Calibration, calibrate
+from services.planner.bench.closed_loops import rows
 from services.planner.bench.open_loops import BenchSlo
 from services.planner.bench.report import as_json, comparison_lines, lines
 from services.planner.bench.results import BenchResult, read_result, require_comparable_results
@@ -25,6 +26,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     parser.add_argument("result", type=Path, help="file written by `railbus bench engine --out`")
     parser.add_argument("--against", type=Path, metavar="RESULT", help="compare with this earlier result")
+    add_slo_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw into a .png or .svg file, or into a folder")
+
+
+def add_slo_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slo-ttft-ms",
         type=float,
@@ -36,12 +43,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="maximum mean time between tokens of a good request (default: that of --class, or 50)",
     )
     add_class_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw into a .png or .svg file, or into a folder")
 
 
 def run(args: argparse.Namespace) -> int:
-    result, slo = read_result(args.result), _slo(args)
+    result, slo = read_result(args.result), bench_slo(args)
     if args.against is not None:
         return _compare(read_result(args.against), result, slo)
     calibration = _calibration(result)
@@ -58,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     text = [*lines(result, slo)]
     if calibration is not None:
         text += ["", "predicted against measured, closed loops:", *calibration_report.lines(calibration)]
+    elif result.catalogue and any(run.measured.cells for run in result.runs):
+        text += ["", "no prediction: no repetition of a closed loop has all answers, each in several pieces"]
     sys.stdout.write("\n".join(text) + "\n")
     return 0
 
@@ -69,11 +76,15 @@ def _compare(first: BenchResult, second: BenchResult, slo: BenchSlo) -> int:
 
 
 def _calibration(result: BenchResult) -> Calibration | None:
-    has_cells = any(run.measured.cells for run in result.runs)
-    return calibrate(result) if has_cells and result.catalogue else None
+    return calibrate(result) if result.catalogue and rows(result) else None
 
 
-def _slo(args: argparse.Namespace) -> BenchSlo:
+def bench_slo(args: argparse.Namespace) -> BenchSlo:
+    """Return the limits that the options of ``add_slo_options`` select.
+
+    Raises:
+        UserError: A limit is not above 0, or the policy has no such class, or the class has no limits.
+    """
     limits = limits_of_class(args) or Limits()
     ttft_ms = limits.ttft_ms if args.slo_ttft_ms is None else args.slo_ttft_ms
     token_ms = limits.token_ms if args.slo_token_ms is None else args.slo_token_ms

@@ -11,27 +11,18 @@ from services.physics.catalogue.precisions import PRECISIONS
 from services.physics.checks import positive
 from services.physics.parallel import Layout
 from services.planner.batch.prices import read_prices
-from services.planner.bench.calibration import calibrate
-from services.planner.bench.results import PLAIN, read_result
+from services.planner.bench.results import read_result
 from services.planner.catalogue import find_gpu, find_model
 from services.planner.commands.promises import add_class_options, limits_of_class
 from services.planner.serve.growth import growth
-from services.planner.serve.plan import (
-    READING,
-    SEQUENCES,
-    Demand,
-    EngineKind,
-    ServePlan,
-    engine_kind,
-    grown,
-    kind_of,
-    plan_serve,
-)
+from services.planner.serve.measured import measured_kind
+from services.planner.serve.plan import READING, Demand, EngineKind, ServePlan, engine_kind, grown, plan_serve
 from services.planner.serve.report import GrowthRow, as_json, cheapest, lines
 from services.runtime.errors import UserError
 
 MANY: Final = 1_000_000
-"""A number of people that is too large for one engine. With it, the latencies of a full engine are computed."""
+"""A number of requests per second that is too large for one engine. With it, the latencies of a full engine are
+computed."""
 
 STREAMS: Final = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -100,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if not plans:
         raise UserError(f"no engine keeps the promise: {'; '.join(refused)}")
     chosen = cheapest(plans, prices) if args.grow else None
-    table = [] if chosen is None else [_grown(demand, chosen, streams) for streams in STREAMS]
+    table = [] if chosen is None else _grown(demand, chosen)
     if args.json:
         text = orjson.dumps(as_json(demand, prices, plans, refused, table), option=orjson.OPT_INDENT_2)
         sys.stdout.write(text.decode() + "\n")
@@ -109,11 +100,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _grown(demand: Demand, chosen: ServePlan, streams: int) -> GrowthRow:
-    full = plan_serve(chosen.kind, replace(demand, users=max(demand.users, MANY))).full
-    plan = plan_serve(chosen.kind, grown(demand, streams, full))
-    # An answer of one token is one chunk, and its stream is open until this chunk comes.
-    return GrowthRow(plan, growth(streams, plan.seen.token_ms or full.ttft_ms(0.5)))
+def _grown(demand: Demand, chosen: ServePlan) -> list[GrowthRow]:
+    full = plan_serve(chosen.kind, replace(demand, users=MANY, every_s=1.0)).full
+    rows = []
+    for streams in STREAMS:
+        try:
+            plan = plan_serve(chosen.kind, grown(demand, streams, full))
+        except ValueError as error:
+            raise UserError(f"--grow: {error}") from None
+        # An answer of one token is one chunk, and its stream is open until this chunk comes.
+        rows.append(GrowthRow(plan, growth(streams, plan.seen.token_ms or full.ttft_ms(0.5))))
+    return rows
 
 
 def _demand(args: argparse.Namespace) -> Demand:
@@ -133,7 +130,10 @@ def _demand(args: argparse.Namespace) -> Demand:
 
 def _kinds(args: argparse.Namespace, demand: Demand, refused: list[str]) -> Iterator[EngineKind]:
     if args.calibrate is not None:
-        yield _calibrated(args.calibrate, demand)
+        try:
+            yield measured_kind(read_result(args.calibrate), demand)
+        except ValueError as error:
+            refused.append(str(error))
         return
     model = find_model(args.model)
     try:
@@ -149,16 +149,3 @@ def _kinds(args: argparse.Namespace, demand: Demand, refused: list[str]) -> Iter
                 yield engine_kind(model, gpu, args.precision, Layout(tensor=count), demand)
             except ValueError as error:
                 refused.append(str(error))
-
-
-def _calibrated(path: Path, demand: Demand) -> EngineKind:
-    found = calibrate(read_result(path)).rooflines[PLAIN]
-    new = demand.prompt - demand.cached
-
-    def step(running: int, prompts: float) -> float:
-        return found.mixed_step_ms(running, demand.context, prompts, new)
-
-    return kind_of(
-        f"{found.target.name} on {found.gpu.name}, calibrated", found.gpu.name, 1, step, demand,
-        capacity=SEQUENCES, budget=found.budget,
-    )  # fmt: skip

@@ -12,13 +12,16 @@ from services.physics.catalogue.precisions import Precision
 from services.physics.checks import MOST, positive, whole
 from services.physics.efficiency import practical
 from services.physics.parallel import Layout, communication_ms, divided, group
-from services.physics.roofline import kv_bytes, prefill_flop, require_fit, step_ms, weight_bytes
+from services.physics.roofline import KvPrecision, kv_bytes, prefill_flop, require_fit, step_ms, weight_bytes
 from services.planner.serve.queue import QueueTimes, StepTime, queue_times
 
 PREFILL_BUDGET: Final = 2_048
 """Maximum number of prompt tokens in a step; vLLM's default for serving."""
 SEQUENCES: Final = 256
-"""Maximum number of answers that run at the same time in one engine; vLLM's default."""
+"""Maximum number of answers that run at the same time in one engine. The default of Railbus is lower, so the report
+names the setting (``EngineKind.max_seqs``)."""
+RATE_RATIO: Final = 1.002
+"""The search for the maximum rate of an engine ends when its upper bound is at most this factor above the lower one."""
 MEMORY: Final = 0.9
 """Share of the memory that weights and KV caches may take."""
 SHARE: Final = 0.99
@@ -98,6 +101,8 @@ class EngineKind:
         gpus: Number of accelerators of one engine.
         prompts: Number of prompts that a step can prefill; below 1 if a prompt takes several steps.
         capacity: Maximum number of answers that run at the same time.
+        max_seqs: Value of ``RAILBUS_VLLM_MAX_SEQS`` that vLLM needs for this capacity; None for a measured engine,
+            which keeps its settings.
     """
 
     name: str
@@ -106,6 +111,7 @@ class EngineKind:
     step_ms: StepTime
     prompts: float
     capacity: int
+    max_seqs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,19 +158,32 @@ def engine_kind(model: Model, gpu: Gpu, precision: Precision, layout: Layout, de
         )  # fmt: skip
         return law + communication_ms(shape, gpu, layout, running + tokens)
 
-    free = ganged.memory_bytes * MEMORY - weight_bytes(shape, precision)
-    capacity = int(free // kv_bytes(shape, demand.prompt + demand.output, kv))
-    if capacity < 1:
-        raise ValueError(f"{model.name} in {precision} leaves no room for an answer on {layout.gpus} x {gpu.name}")
+    capacity = min(SEQUENCES, answers_in_memory(model, gpu, precision, layout, demand, kv))
     return kind_of(
         f"{layout.tensor} x {gpu.name}, {precision}", gpu.name, layout.gpus, step, demand,
-        capacity=min(SEQUENCES, capacity),
+        capacity=capacity, max_seqs=capacity,
     )  # fmt: skip
+
+
+def answers_in_memory(
+    model: Model, gpu: Gpu, precision: Precision, layout: Layout, demand: Demand, kv: KvPrecision
+) -> int:
+    """Return how many answers fit into the memory of an engine, beside the weights.
+
+    Raises:
+        ValueError: No answer fits, or the layout does not suit the model.
+    """
+    shape = divided(model, layout)
+    free = group(gpu, layout).memory_bytes * MEMORY - weight_bytes(shape, precision)
+    found = int(free // kv_bytes(shape, demand.prompt + demand.output, kv))
+    if found < 1:
+        raise ValueError(f"{model.name} in {precision} leaves no room for an answer on {layout.gpus} x {gpu.name}")
+    return found
 
 
 def kind_of(
     name: str, gpu: str, gpus: int, step: Callable[[int, float], float], demand: Demand, *, capacity: int,
-    budget: int = PREFILL_BUDGET,
+    budget: int = PREFILL_BUDGET, max_seqs: int | None = None,
 ) -> EngineKind:  # fmt: skip
     known: dict[tuple[int, float], float] = {}
 
@@ -178,14 +197,15 @@ def kind_of(
 
     return EngineKind(
         name=name, gpu=gpu, gpus=gpus, step_ms=step_time, prompts=budget / (demand.prompt - demand.cached),
-        capacity=capacity,
+        capacity=capacity, max_seqs=max_seqs,
     )  # fmt: skip
 
 
 def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
     """Return a description of the first limit that the latencies ``seen`` exceed; None if they exceed no limit.
 
-    ``seen`` is None if the engine is overloaded. The description then says what the engine lacks.
+    ``seen`` is None if the engine is overloaded. There are no latencies then, and the description says that the engine
+    has no room or no time for more requests.
     """
     if seen is None:
         return "no room for more answers, or no time for more prompts"
@@ -211,12 +231,15 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
     """Compute how many engines of ``kind`` the demand needs.
 
     Raises:
-        ValueError: Even a single request on an idle engine exceeds a limit.
+        ValueError: Even a single request on an idle engine exceeds a limit, or the engine answers only one request at a
+            time.
     """
 
     def at(rate: float) -> QueueTimes | None:
         return queue_times(kind.step_ms, rate, demand.output, kind.prompts, kind.capacity)
 
+    if kind.capacity < 2:  # it is always full or idle, so the computation of a queue before it has no meaning
+        raise ValueError(f"{kind.name}: it answers one request at a time: give it more slots, and measure it again")
     least = 1e-3
     alone = missed(at(least), demand)
     if alone is not None:
@@ -226,8 +249,8 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
         low, high = high, high * 2
     limit = missed(at(high), demand)
     if limit is not None:
-        for _ in range(9):
-            middle = (low + high) / 2
+        while high > low * RATE_RATIO:
+            middle = math.sqrt(low * high)  # in logarithms, because the bounds may be three orders of magnitude apart
             why = missed(at(middle), demand)
             if why is None:
                 low = middle
@@ -244,9 +267,10 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return a copy of ``demand`` with so many users that about ``streams`` answers run at once on average.
+    """Return a copy of ``demand`` in which about ``streams`` answers run at once on average.
 
-    The time that an answer takes is computed from ``seen``.
+    It has so many users, and each of them sends a request in the time that an answer takes. This time is computed from
+    ``seen``.
     """
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
-    return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))
+    return replace(demand, users=streams, every_s=seconds)

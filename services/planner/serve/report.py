@@ -59,6 +59,9 @@ def lines(
         )
     if chosen is not None:
         yield "* the cheapest that keeps the promise"
+        most = chosen.kind.max_seqs
+        if most is not None:
+            yield f"  up to {most} answers run in each engine: set RAILBUS_VLLM_MAX_SEQS={most} (default: 64)"
     for sentence in refused:
         yield f"not possible: {sentence}"
     if grown:
@@ -98,6 +101,7 @@ def _as_json(demand: Demand, prices: PriceFile, plan: ServePlan) -> dict[str, An
         "most_per_second": plan.max_rate, "ttft_p50_ms": first_token_ms(plan.seen, demand, 0.5),
         "ttft_p99_ms": first_token_ms(plan.seen, demand, SHARE), "token_ms": plan.seen.token_ms,
         "running": plan.seen.running * plan.engines, "limit": plan.limit,
+        "capacity": plan.kind.capacity, "max_seqs": plan.kind.max_seqs,
     }  # fmt: skip
 
 

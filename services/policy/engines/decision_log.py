@@ -30,7 +30,7 @@ class RegoDecision:
         asked: Rego's input.
         answer: Rego's answer; None if it is undefined or the evaluation failed.
         error: Why there is no usable answer; None if the answer is usable.
-        took_ns: Duration of the evaluation in nanoseconds; 0 for a cached answer.
+        took_ns: CPU time of the evaluation in nanoseconds; 0 for a cached answer.
         policy: The policy's name.
         version: The policy's version.
     """

@@ -11,6 +11,10 @@ from services.runtime.classes.service_classes import ClassName, ClassSpec, Servi
 
 RailKind = Literal["admission", "secrets", "pii", "jailbreak"]
 OnBroken = Literal["deny", "allow"]
+
+PII_PREFIX: Final = "pii/"
+"""Prefix of the names of patterns for personal data."""
+
 Guard = Literal["none", "digit", "word", "token", "start"]
 ValidatorName = Literal["luhn", "iban", "ssn", "ipv4", "entropy"]
 
@@ -20,6 +24,11 @@ MAX_MATCH_CHARS: Final = 512
 Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
 Slug = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
+
+
+def pattern_rail(pattern: str) -> RailKind:
+    """Return the input rail that searches prompts for the pattern with this name."""
+    return "pii" if pattern.startswith(PII_PREFIX) else "secrets"
 
 
 class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,13 +183,16 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A ``[[pattern]]``: a regular expression or a list of words to find in prompts and answers.
 
     Attributes:
-        name: The rule's name, unique in the policy.
+        name: The rule's name, unique in the policy. If the name begins with ``pii/``, the rail ``pii`` searches prompts
+            for the pattern, otherwise the rail ``secrets``.
         category: The category of the findings, such as ``email``. It is part of the input of ``findings.rego``.
         regex: A pattern in the language of ``services.policy.matching.regex``; None if ``words`` are given.
         words: Literal texts; empty if ``regex`` is given.
         max_chars: Maximum length of a match. A pattern that can match a longer text is refused.
         ignore_case: Whether upper and lower case are the same.
-        folded: Whether ``words`` are also found if they are disguised (``services.policy.matching.folding``).
+        folded: Whether ``words`` are also found if they are disguised (``services.policy.matching.folding``). Prompts
+            are searched for them by the rail ``secrets``. Answers are searched for them only if ``nemo/config.yml``
+            lists the output flow ``railbus output``.
         guard: Which characters must not stand next to a match. ``digit`` forbids digits. ``word`` forbids letters,
             digits and ``_``. ``token`` forbids the same as ``word``, and before the match also ``.``, ``%``, ``+`` and
             ``-``. ``start`` forbids the same as ``word``, but only before the match. ``none`` forbids nothing.

@@ -31,8 +31,9 @@ def read_files(root: Path) -> Files:
     unread: list[OSError] = []
     names = sorted(_names(root, unread.append))
     if unread:  # without this, a policy whose folder of patterns is unreadable would have no patterns
-        raise BrokenPolicy([_unreadable(Path(one.filename).relative_to(root).as_posix(), one) for one in unread],
-                           temporary=True)  # fmt: skip
+        faults = [_unreadable(Path(one.filename).relative_to(root).as_posix(), one) for one in unread]
+        forbidden = any(isinstance(one, PermissionError) for one in unread)
+        raise BrokenPolicy(faults, temporary=True, forbidden=forbidden)
     if len(names) > MAX_FILES:
         raise BrokenPolicy([PolicyFault(".", 0, f"{len(names)} files; the limit is {MAX_FILES}")])
     for name in names:
@@ -85,7 +86,8 @@ def _read(root: Path, name: str) -> bytes:
     try:
         content = (root / name).read_bytes()
     except OSError as error:
-        raise BrokenPolicy([_unreadable(name, error)], temporary=True) from None
+        forbidden = isinstance(error, PermissionError)
+        raise BrokenPolicy([_unreadable(name, error)], temporary=True, forbidden=forbidden) from None
     if len(content) > MAX_FILE_BYTES:
         raise BrokenPolicy([PolicyFault(name, 0, f"{len(content)} bytes; the limit is {MAX_FILE_BYTES}")])
     return content

@@ -11,6 +11,9 @@ from services.policy.source.files import Files
 
 CONFIG: Final = "nemo/config.yml"
 
+FOLDED_FLOW: Final = "railbus output"
+"""Railbus's own output flow, which finds the disguised words of patterns with ``folded``."""
+
 
 def yaml_faults(files: Files) -> list[PolicyFault]:
     """Find faults in NeMo's files, and return them. Faults that only NeMo itself can find are not among them."""
@@ -38,6 +41,13 @@ def has_rails(files: Files, side: Side) -> bool:
     """Return whether NeMo's configuration has rails for ``side``: ``input`` means prompts, ``output`` answers."""
     rails = one_side(files, side)["rails"].get(side)
     return bool(rails.get("flows")) if isinstance(rails, dict) else rails is not None
+
+
+def has_folded_flow(files: Files) -> bool:
+    """Return whether NeMo's configuration lists the output flow that finds disguised words."""
+    rails = one_side(files, "output")["rails"].get("output")
+    flows = rails.get("flows") if isinstance(rails, dict) else None
+    return isinstance(flows, list) and FOLDED_FLOW in flows
 
 
 def one_side(files: Files, side: Side) -> dict[str, Any]:

@@ -21,9 +21,13 @@ from services.rails.evaluator import JAILBREAK, RailsEvaluator, build_evaluator
 from services.rails.jailbreak import JailbreakClassifier
 from services.rails.rejudge.compare import JudgedPrompt, VerdictComparison, VerdictDifference
 from services.runtime.errors import UserError
+from services.runtime.settings import parse_count
 
 MAX_SHOWN: Final = 200
 """Maximum number of differences in the table; ``--json`` has all."""
+
+MAX_CLASSIFIERS: Final = 64
+"""Maximum number of processes of the jailbreak classifier, as in the rails service."""
 
 AT_ONCE: Final = 16
 """Maximum number of requests judged concurrently. While one request waits for the classifier, others are read."""
@@ -141,11 +145,18 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--without-rail", action="append", default=[], help="leave out this rail; repeatable")
     found.add_argument(
         "--classifiers",
-        type=int,
+        type=_processes,
         default=1,
-        help="number of processes of the jailbreak classifier (default: %(default)s)",
+        help=f"number of processes of the jailbreak classifier, 1 to {MAX_CLASSIFIERS} (default: %(default)s)",
     )
     return found
+
+
+def _processes(text: str) -> int:
+    count = parse_count(text, MAX_CLASSIFIERS)
+    if count is None:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r}: must be a whole number from 1 to {MAX_CLASSIFIERS}")
+    return count
 
 
 def main() -> int:

@@ -299,6 +299,8 @@ def health_outcome(state: RequestState, known_us: int) -> bool | None:
     """Return whether the self-hosted engines served the request in time; None if this is not known."""
     if state.bypass or not state.has_cloud_deadline or state.cloud_attempts:
         return None
+    if state.screen.closed is not None or state.screen.conclusion == "denied":
+        return None  # its engine was told to stop, so that it says nothing is no fault
     if state.screen.has_spoken:
         return state.first_chunk_us <= ttft_due_us(state)
     failure = all_failed(state)

@@ -24,6 +24,7 @@ _CANCEL_REASONS: dict[Outcome, CancelReason] = {
     "completed": "lost_race",
     "failed": "expired",
     "expired": "expired",
+    "rejected": "expired",
 }
 
 
@@ -67,9 +68,8 @@ def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -
 
 
 def after_close(state: RequestState, closed: Closed, known_us: int, context: EventContext) -> list[Write]:
-    writes: list[Write] = []
-    if closed.outcome != "rejected":  # no worker has an unreadable request
-        writes += stop_all(state, _CANCEL_REASONS[closed.outcome], context)
+    # A worker may have a rejected request, too: one in a wrong partition, or one that only a newer version can read.
+    writes = stop_all(state, _CANCEL_REASONS[closed.outcome], context)
     if known_us >= settled_us(state) and state.should_write("account", known_us, context):
         writes.append(Write(ACCOUNTS, account_of(state, closed, context), state.traceparent))
     return writes

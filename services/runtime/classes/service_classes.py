@@ -223,8 +223,14 @@ class ServiceClasses:
         return found if found is not None and found.lane == lane else self._by_name[DEFAULT_NAMES[lane]]
 
     def default(self, tenant: str, model: str) -> ServiceClass:
-        """Return the class of a request that names neither a class nor a lane."""
-        return self._by_name[self._of_tenant.get(tenant) or self._of_model.get(model) or CHAT]
+        """Return the class of a request that names neither a class nor a lane.
+
+        A class that the request must not use is skipped.
+        """
+        for name in (self._of_tenant.get(tenant), self._of_model.get(model)):
+            if name is not None and self._by_name[name].allows(tenant, model):
+                return self._by_name[name]
+        return self._by_name[CHAT]
 
     def of_request(self, request: Request) -> ServiceClass:
         """Return the class of a request: the class that it names, or the default class of its tenant or model.

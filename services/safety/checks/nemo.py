@@ -19,14 +19,13 @@ from nemoguardrails.manifests import RailDirection
 from services.policy import FoundSpan, Policy
 from services.policy.engines.nemo import add_rail, build_engine
 from services.policy.matching.folding import FoldedWords
+from services.policy.source.nemo_config import FOLDED_FLOW
 from services.safety.checks.executor import CheckFailed
 
-logging.getLogger("nemoguardrails").setLevel(logging.WARNING)  # below that it may log user text
+logging.getLogger("nemoguardrails").setLevel(logging.CRITICAL + 1)  # its errors, too, may contain user text
 
 CATEGORY: Final = "rail"
 """The category of a rail's finding if the rail gives none."""
-
-FLOW: Final = "railbus output"
 
 _REGEX_RAIL: Final = "regex check output"
 
@@ -68,7 +67,7 @@ class NemoCheck:
         """
         spans: list[FoundSpan] = []
         for rail in self._rails:
-            if rail.surface_name == FLOW:
+            if rail.surface_name == FOLDED_FLOW:
                 spans += self._words.find(text)
                 continue
             outcome = await rail.run([], text)
@@ -101,5 +100,5 @@ async def nemo_check(policy: Policy) -> NemoCheck:
     Raises:
         BrokenPolicy: NeMo rejects the policy's configuration.
     """
-    add_rail(FLOW, "output", "services.safety.checks.nemo:railbus_output")
+    add_rail(FOLDED_FLOW, "output", "services.safety.checks.nemo:railbus_output")
     return NemoCheck(await build_engine(policy.files, "output", {}), policy.folded)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final
 
-from services.tuner.experiment import SECRET
+from services.runtime.settings import without_secrets
 from services.tuner.report.document import Section
 
 _STYLE: Final = """
@@ -54,14 +54,18 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 
 def env_file(settings: Mapping[str, str], reasons: Mapping[str, str], command: str) -> str:
-    """Return the settings as an environment file, with ``reasons`` as comments. Empty values are left out."""
+    """Return the settings as an environment file, with ``reasons`` as comments.
+
+    Empty values, secrets, and URLs with a login or a query are left out.
+    """
     engine = settings.get("RAILBUS_ENGINE", "")
     lines = [
         f"# Found by: {' '.join(command.splitlines())}",  # a second line would be a command of the shell that reads it
         f"# Use: set -a; . ./railbus.env; set +a; railbus up --engine {engine}",
     ]
+    printable = without_secrets(settings)
     for name, value in settings.items():
-        if name.endswith(SECRET):
+        if value != printable[name]:
             lines.append(f"# {name} is a secret: set it where the engine starts")
         elif value:
             lines += [f"# {reasons[name]}"] if name in reasons else []

@@ -63,7 +63,8 @@ class EngineProcess:
     async def answers(self, questions: Sequence[str], *, output: int, texts: Sequence[str]) -> Answers:
         """Return the engine's answers to ``questions``, and the probability that it gives to each of ``texts``.
 
-        The answers are generated at temperature 0. ``output`` is the maximum number of tokens of an answer.
+        The texts are independent of the questions. The answers are generated at temperature 0. ``output`` is the
+        maximum number of tokens of an answer.
         """
         command = {"type": "answers", "questions": list(questions), "output": output}
         said = await self._ask(command, _Texts, REQUEST_TIMEOUT_S * len(questions))

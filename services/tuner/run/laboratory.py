@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from services.tuner.decide import Trial
@@ -93,21 +93,28 @@ class Laboratory:
             return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds), error=str(error))
         return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds))
 
+    async def with_quality(self, trial: Trial) -> Trial:
+        """Return the trial with its ``quality``, or with its ``quality_error`` if an engine fails."""
+        try:
+            return replace(trial, quality=await self.quality(trial.base, trial.change))
+        except EngineProcessError as error:
+            return replace(trial, quality_error=str(error))
+
     async def quality(self, base: Mapping[str, str], change: SettingsChange) -> Quality | None:
         """Compare the answers with and without a change.
 
-        Return None if an engine fails, and for the engine ``simulated``, whose answers are random words.
+        Return None for the engine ``simulated``, whose answers are random words.
+
+        Raises:
+            EngineProcessError: An engine failed.
         """
         if base.get("RAILBUS_ENGINE") == "simulated":
             return None  # its words are drawn at random
         key = tuple(sorted(base.items()))
-        try:
-            if key not in self._answers:
-                self._answers[key] = (await self._pass(base), await self._pass(base, twin=True))
-            before, again = self._answers[key]
-            after = await self._pass(change.over(base))
-        except EngineProcessError:
-            return None
+        if key not in self._answers:
+            self._answers[key] = (await self._pass(base), await self._pass(base, twin=True))
+        before, again = self._answers[key]
+        after = await self._pass(change.over(base))
         return compare(before, again, after, [task.answer for task in task_set().tasks])
 
     @asynccontextmanager

@@ -9,7 +9,6 @@ from schemas.topics import TOPICS
 from services.archive.reader import Archive
 from services.archive.store import Store
 from services.bus import RawTailReader, StoredRecord
-from services.cli.common import read_through
 from tests.support.bus import topic_of
 from tests.support.lab import Lab
 from tests.support.processes import ServiceProcess
@@ -63,7 +62,7 @@ class ArchiveLab(Lab):
             for number in range(topic.partitions(self.partitions)):
                 ends[topic, number] = await reader.end_offset(topic, number)
                 await reader.follow(topic, number, "beginning")
-        await read_through(reader, ends)
+        await reader.read_through(ends)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         return found

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from schemas.ids import time_ms
+from schemas.ids import time_ms, uuid7
+from schemas.topics import REQUESTS
 from services.bus import EventRejected, NotAcknowledged, Producer, partition_for
 from services.edge.requests import request_service
-from services.runtime.clock import now_ms
+from services.edge.requests.shared_limits import IdempotencyRecord
+from services.runtime.clock import now_ms, now_us, steady_us
 from tests.integration.edge.lab import ASK, PARTITIONS, deltas, open_lab
 from tests.integration.edge.test_websocket import socket
 from tests.support.brokers import Broker
@@ -146,6 +148,22 @@ async def test_the_key_of_a_lost_request_is_free_once_it_cannot_come_any_more(la
     assert time_ms(request.request_id) <= now_ms()
 
 
+async def test_a_request_that_came_to_the_log_late_is_not_asked_again(lab):
+    """The broker was away for ten minutes, and the request waited in the producer of another edge."""
+    url = await lab.edge()
+    service = lab.edges[url]._sockets._request_service
+    parsed = service.parse(ASK, "local")
+    request_id = uuid7(now_ms() - 600_000, 4)
+    request = parsed.request(request_id=request_id, tenant="local", at_us=now_us(), source="edge/other")
+    record = IdempotencyRecord(request_id, request_service._body_hash(parsed))
+    await service._shared_limits.claim("local", "late", record, steady_us())
+    await lab._producer.send(REQUESTS, request)
+    await lab.write_plain(request, "Hello")
+    async with lab.http.post(f"{url}/v1/chat/completions", headers={"Idempotency-Key": "late"}, json=ASK) as response:
+        assert response.status == 200
+        assert (await response.json())["id"].endswith(request_id)
+
+
 @pytest.mark.parametrize("leaves_during", ["claim", "post"])
 async def test_a_client_that_leaves_before_its_request_is_taken_may_repeat(lab, leaves_during, monkeypatch):
     url = await lab.edge(tokens_per_minute=60_000)
@@ -196,8 +214,8 @@ async def test_a_resume_whose_broker_goes_away_is_told_so(own_broker, monkeypatc
         monkeypatch.setattr(request_service, "LOOKUP_TIMEOUT_S", 0.3)
         find, found = service._lookup.find_request, asyncio.Event()
 
-        async def find_request(*given):
-            result = await find(*given)
+        async def find_request(*given, **options):
+            result = await find(*given, **options)
             os.kill(own_broker.pid, signal.SIGSTOP)
             found.set()
             return result

@@ -178,6 +178,10 @@ async def test_the_page_shows_objectives_the_breaker_and_the_latest_recalls(lab)
         recalls = await page.run(cells % "recalls-table")
         assert len(recalls) == 5
         assert {row[1] for row in recalls} == {"email"}
+        note = "document.querySelector('#recalls-note').textContent"
+        assert await page.run(note) == "Of the last 10 minutes."
+        await choose(page, "minutes", "5")
+        await page.until(f"{note} === 'Of the last 5 minutes.'")
         await choose(page, "tenant", "zeta")
         await page.until(f"{cells % 'recalls-table'}.length === 1")
         assert (await page.run(cells % "recalls-table"))[0][4] == "zeta"

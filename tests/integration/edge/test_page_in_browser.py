@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.browser import PROGRAM, browsing
 from tests.integration.edge.lab import writer_for
+from tests.integration.edge.test_newer_recall import write_as_newer
 from tests.support.processes import ServiceProcess
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
@@ -79,6 +80,19 @@ async def test_offsets_stay_right_after_text_is_taken_back(lab):
         await lab.write(writer.chunk(" end"), writer.finished(), writer.cleared(), writer.closed())
         await page.until(f"{ANSWER}.endsWith('end')")
         assert await page.run(ANSWER) == "a [x] b card [long text] c end"
+
+
+@pytest.mark.parametrize("operator", [False, True])
+async def test_text_is_hidden_if_the_edge_cannot_read_a_recall(lab, operator):
+    async with browsing(await lab.edge(operator_page=operator)) as page:
+        writer = await asked(lab, page)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("call 555-0100"))
+        await page.until(f'{ANSWER} === "call 555-0100"')
+        await write_as_newer(lab, writer.recall(5, 13))
+        await page.until(f'{ANSWER} === ""')
+        assert "555-0100" not in await page.run(WHOLE)
+        said = await page.run('document.querySelector("#outcome").textContent')
+        assert said.startswith("The text is hidden. ")
 
 
 async def test_a_request_stopped_before_it_is_accepted_is_not_shown(lab):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from services.runtime.task_groups import first_error
+from tests.integration.edge.lab import ASK, PATIENCE_S
 from tests.support.lab import UNGOVERNED
 from tests.support.processes import START_TIMEOUT_S, free_port
 
@@ -71,6 +73,20 @@ async def test_it_serves_and_stops(lab, broker):
     assert (await lab.detached(writer.request_id)).reason == "shutdown"
     assert b"Traceback" not in err
     assert b"hello" not in err  # no prompt in the log
+
+
+async def test_it_ends_if_it_can_write_no_more(lab):
+    async def fail(*_):
+        raise RuntimeError("a fault of the producer")
+
+    url = await lab.edge()
+    lab.edges[url]._producer._hand_over = fail
+    async with lab.http.post(f"{url}/v1/chat/completions", json=ASK) as response:
+        assert response.status >= 500
+    (edge,) = lab._edges
+    done, _ = await asyncio.wait({edge}, timeout=PATIENCE_S)
+    assert done
+    assert "a fault of the producer" in str(first_error(edge.exception()))
 
 
 async def test_without_a_broker_it_waits_and_logs_one_line():

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Speculation, Usage
@@ -113,6 +114,18 @@ async def test_a_list_that_does_not_help(upstream, status, models, message):
     with pytest.raises(UserError, match=message):
         async with engine(upstream.address):
             pass
+
+
+async def test_a_list_that_is_not_utf_8_does_not_help():
+    async def list_models(_):
+        return web.Response(body=b'{"data": [{"id": "\xff"}]}')
+
+    app = web.Application()
+    app.add_routes([web.get("/v1/models", list_models)])
+    async with TestServer(app) as server:
+        with pytest.raises(UserError, match="lists no model"):
+            async with engine(str(server.make_url("/"))):
+                pass
 
 
 async def test_an_upstream_that_comes_later_is_waited_for(upstream, caplog):

@@ -69,6 +69,25 @@ async def test_a_topic_that_the_broker_cannot_make_is_one_line(lab):
     assert "Traceback" not in lab.ledger.stderr
 
 
+async def test_another_width_of_windows_is_refused_in_one_sentence(lab):
+    await lab.start_ledger()
+    random_ = random.Random(8)
+    for number in range(4_000):
+        await lab.send(*a_request(number, random_))
+        if number % 20 == 0 and any(window.final for window in await lab.windows()):
+            break
+        await asyncio.sleep(0.02)
+    assert await lab.ledger.stop() == 0
+    lab.ledger.kill()
+    with pytest.raises(AssertionError, match="ledger ended"):
+        await lab.start_ledger(RAILBUS_LEDGER_WINDOW_S=str(WINDOW_S + 1))
+    assert await lab.ledger.ended() == 2
+    said = lab.ledger.stderr.splitlines()
+    assert said[-1].startswith(f"railbus ledger: RAILBUS_LEDGER_WINDOW_S={WINDOW_S + 1}: the stored sums are of ")
+    assert "RAILBUS_LEDGER_GROUP" in said[-1]
+    assert "Traceback" not in lab.ledger.stderr
+
+
 async def test_what_cannot_be_read_is_left_to_the_router(lab):
     await lab.start_ledger()
     await write_raw_records(

@@ -52,13 +52,27 @@ def test_the_result_calibrates_a_plan_and_is_reported_again(measured):
 
 
 def test_a_run_that_cannot_start_is_the_benchs_answer():
-    done = railbus("bench", "engine", "--engine", "simulated", "--requests", "1", RAILBUS_SIM_GPU="h900")
+    done = railbus("bench", "engine", "--engine", "simulated", "--requests", "1", RAILBUS_SIM_BATCH="0")
     assert done.returncode == 2
-    assert "GPU 'h900' is not in the catalogue" in done.stderr
+    assert "RAILBUS_SIM_BATCH" in done.stderr
     assert "Traceback" not in done.stderr
     done = railbus("bench", "engine", "--engine", "simulated", "--rate", "-1")
     assert done.returncode == 2
     assert "rate" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--target", "gpt-9"), "model 'gpt-9' is not in the catalogue"),
+        (("--slo-ttft-ms", "0"), "must be above 0"),
+    ],
+)
+def test_a_mistake_that_only_the_report_sees_is_told_before_the_runs(flags, sentence):
+    done = railbus("bench", "engine", "--engine", "simulated", "--requests", "1", *flags)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "run 1 of" not in done.stderr
 
 
 def test_a_plan_as_a_person_asks_for_it():

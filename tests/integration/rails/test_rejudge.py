@@ -16,6 +16,7 @@ from schemas.topics import REQUESTS, STREAMS
 from services.policy import load
 from services.rails.evaluator import build_evaluator
 from services.rails.jailbreak import JailbreakClassifier
+from services.rails.rejudge.program import parser
 from tests.support.archives import make_archive, stored
 from tests.support.policies import copy_policy, replace_in_file
 from tests.support.processes import ROOT, bare_environment
@@ -149,3 +150,11 @@ def test_an_unknown_rail_is_one_sentence(archive):
     assert done.returncode == 2
     assert "--without-rail spelling: the rails of this policy are admission, secrets, pii, jailbreak" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "65", "one"])
+def test_a_number_of_classifiers_that_cannot_be_is_refused(count, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["--policy", "p", "--classifiers", count])
+    assert ended.value.code == 2
+    assert f"argument --classifiers: '{count}': must be a whole number from 1 to 64" in capsys.readouterr().err

@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import google.auth
 import pytest
 from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 from google.oauth2.credentials import Credentials
@@ -36,12 +40,12 @@ async def engine(model: str) -> AsyncIterator[tuple[VertexEngine, VertexEmulator
             await it.close()
 
 
-def job(model: str, *, seconds: float = 60, max_tokens: int = 100) -> Job:
+def job(model: str, *, seconds: float = 60, max_tokens: int = 100, system: str = "Be brief.") -> Job:
     return Job(
         request_id="r",
         run="run",
         model=model,
-        messages=(Message(role="system", content="Be brief."), Message(role="user", content=SECRET)),
+        messages=(Message(role="system", content=system), Message(role="user", content=SECRET)),
         sampling=Sampling(max_tokens=max_tokens),
         expires_us=steady_us() + int(seconds * 1e6),
     )
@@ -83,6 +87,13 @@ async def test_answer_streams_word_by_word_with_its_usage() -> None:
 async def test_length_ends_it() -> None:
     steps, done, _ = await run("emulated-n50-gap1", max_tokens=4)
     assert (len(steps), done.finish_reason) == (4, "length")
+
+
+async def test_empty_messages_and_long_answers_are_not_refused() -> None:
+    async with engine("emulated-n2-gap1") as (it, _):
+        items = [item async for item in it.generate(job("emulated-n2-gap1", max_tokens=131_072, system=""))]
+    assert isinstance(items[-1], GenerationResult)
+    assert items[-1].finish_reason == "stop"
 
 
 async def test_frames_without_text_are_no_steps() -> None:
@@ -204,6 +215,36 @@ async def test_prompts_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
     await run("emulated-n2-gap1")
     await failure("emulated-err500")
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read (Is a directory)"),
+        ("[]", "cannot be used (AttributeError)"),
+        ('{"type": "impersonated_service_account"}', "cannot be used (AttributeError)"),
+        ("{", "no Google credentials"),
+    ],
+)
+async def test_a_key_file_that_is_none_is_a_mistake(
+    content: str | None, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path
+    if content is not None:
+        path = tmp_path / "key.json"
+        path.write_text(content)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    with pytest.raises(UserError, match=f"{re.escape(message)}.*GOOGLE_APPLICATION_CREDENTIALS"):
+        await VertexEngine(VertexSettings()).start()
+
+
+async def test_a_key_file_of_another_user_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    def default(**_: object) -> None:  # the tests may run as root, who may read every file
+        raise PermissionError(errno.EACCES, "Permission denied", "/run/secrets/key")
+
+    monkeypatch.setattr(google.auth, "default", default)
+    with pytest.raises(UserError, match=r"/run/secrets/key cannot be read \(Permission denied\).* user 10001"):
+        await VertexEngine(VertexSettings()).start()
 
 
 async def test_without_credentials_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

@@ -128,6 +128,15 @@ def test_a_value_that_was_moved_does_not_open(sealed):
     assert unseal(moved, (asked[0].id, "acme"), keys).value is None
 
 
+@pytest.mark.parametrize("size", [0, 7, 12, 20])
+def test_a_sealed_value_that_was_cut_does_not_open(tmp_path, size):
+    record = StoredRecord("railbus.dead", 0, 0, 1, None, b"what", ())
+    with closing(KeyStore(tmp_path / "keys", create=True)) as keys:
+        (sealed,) = seal_all([(record, QueryFields("DeadLetter", None, "acme", 1))], keys)
+        cut = sealed.record._replace(value=sealed.record.value[:size])
+        assert unseal(cut, ("", "acme"), keys).value is None
+
+
 def test_a_missing_key_store_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="name the archiver's RAILBUS_AUDIT_SEAL_KEYS"):
         KeyStore(tmp_path / "none")

@@ -47,6 +47,14 @@ async def test_every_event_that_can_be_read_comes_once_in_order(tmp_path):
     assert await read({"Chunk", "Finished"}) == [event for event in wanted if isinstance(event, Chunk | Finished)]
 
 
+@pytest.mark.parametrize(("kafka", "bootstrap"), [("there:9093", "there:9093"), (None, "here:9092")])
+def test_a_broker_is_reached_with_the_settings_of_the_environment(monkeypatch, kafka, bootstrap):
+    monkeypatch.setenv("RAILBUS_KAFKA_BOOTSTRAP", "here:9092")
+    monkeypatch.setenv("RAILBUS_KAFKA_SECURITY_PROTOCOL", "SSL")
+    bus = Traffic(archive=None, kafka=kafka)._bus
+    assert (bus.bootstrap, bus.security_protocol) == (bootstrap, "SSL")
+
+
 def test_a_request_is_wanted_by_its_own_time():
     at_ms = int(request_id(3).replace("-", "")[:12], 16)
     assert Traffic(archive=None, from_ms=at_ms, to_ms=at_ms + 1).wants(request_id(3))

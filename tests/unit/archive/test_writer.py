@@ -1,6 +1,7 @@
 """Test how a writer adds records to an archive and continues after an earlier writer, and which archives are refused.
 
-Each archive is in a folder. The tests with the mark ``locations`` also run with the folder's ``file://`` URI.
+Each archive is in a folder. The tests with the mark ``stores`` also run with a folder that is used like an object
+store.
 """
 
 import os
@@ -19,7 +20,7 @@ from services.archive.verify import verify
 from services.archive.writer import Conflict, PartitionWriter
 from services.bus import StoredRecord
 from services.runtime import UserError
-from tests.support.archives import BEGIN_MS, make_archive
+from tests.support.archives import BEGIN_MS, FolderAsObjectStore, make_archive
 
 DAY_MS = 86_400_000
 NAMES = [
@@ -33,19 +34,19 @@ NAMES = [
 ]  # fmt: skip
 """Records that cannot be read as events. There are gaps between their offsets, and their times span two days."""
 
-locations = pytest.mark.parametrize("scheme", ["", "file://"])
+stores = pytest.mark.parametrize("store_of", [Store, FolderAsObjectStore])
 
 
 def archived(records):
     return [ArchivedRecord(record, query_fields(record)) for record in records]
 
 
-@locations
-def test_what_is_archived_comes_back_as_it_was(tmp_path, scheme):
+@stores
+def test_what_is_archived_comes_back_as_it_was(tmp_path, store_of):
     days = {record.timestamp_ms // DAY_MS for record in NAMES}
     by_day = [[r for r in NAMES if r.timestamp_ms // DAY_MS == day] for day in sorted(days)]
     for own in by_day:
-        archive = make_archive(tmp_path / "archive", own, per_file=2, scheme=scheme)
+        archive = make_archive(tmp_path / "archive", own, per_file=2, store_of=store_of)
     found = [record for file in archive.files() for record in archive.records(file)]
     assert found == NAMES
     assert len({file.day for file in archive.files()}) == len(days) > 1
@@ -53,9 +54,9 @@ def test_what_is_archived_comes_back_as_it_was(tmp_path, scheme):
     assert (outcome.count, outcome.records, outcome.gaps) == (0, len(NAMES), len(NAMES) - 1)
 
 
-@locations
-def test_a_second_writer_goes_on_behind_the_first(tmp_path, scheme):
-    signer, store = Signer.load_or_create(tmp_path / "key.pem"), Store(f"{scheme}{tmp_path}/archive")
+@stores
+def test_a_second_writer_goes_on_behind_the_first(tmp_path, store_of):
+    signer, store = Signer.load_or_create(tmp_path / "key.pem"), store_of(str(tmp_path / "archive"))
     begin_archive(store, signer.public_pem)
     first, second = (PartitionWriter(store, signer, STREAMS.name, 0) for _ in range(2))
     assert first.open().end == second.open().end == 0
@@ -128,6 +129,32 @@ def test_files_of_killed_processes_are_removed(tmp_path):
     os.utime(old, (0, 0))
     store.remove_abandoned()
     assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_a_folder_named_by_a_uri_is_written_like_any_folder(tmp_path):
+    """The file of a killed archiver is incomplete only in the folder ``tmp``, and files are synced to the disk."""
+    store = Store(f"file://{tmp_path}/archive")
+    assert store.is_folder
+    store.put_new("data/one", b"1")
+    assert sorted(path.name for path in (tmp_path / "archive").iterdir()) == ["data", "tmp"]
+    assert Store(str(tmp_path / "archive")).read("data/one") == b"1"
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://KEY:se/cret@bucket/path", "s3://KEY:se@cret@bucket/path", "s4://KEY:secret@bucket/path"]
+)
+def test_a_location_that_cannot_be_used_is_named_without_its_secret(uri):
+    with pytest.raises(UserError, match=r"^the archive s[34]://bucket/path: ") as refused:
+        Store(uri)
+    assert "cret" not in str(refused.value)
+    assert "KEY" not in str(refused.value)
+
+
+def test_records_of_a_clock_that_is_far_ahead_are_read_and_verified(tmp_path):
+    records = [record._replace(timestamp_ms=240_000_000_000_000) for record in NAMES]  # in the year 9575
+    archive = make_archive(tmp_path / "archive", records)
+    assert [record for file in archive.files() for record in archive.records(file)] == records
+    assert verify(archive, Verifier([archive.public_pem])).count == 0
 
 
 def test_a_clock_that_is_set_back_over_midnight_changes_nothing(tmp_path):

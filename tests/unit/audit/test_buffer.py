@@ -51,3 +51,14 @@ def test_lost_records_give_way_to_those_at_their_offsets():
         buffer.add(record(offset, 9, b"new"), 7)
     assert [each.value for each in buffer.take()[1]] == [b"old"] * 3 + [b"new"] * 3
     assert buffer.units == 0
+
+
+def test_a_batch_that_cannot_be_unpacked_replaces_no_record():
+    broken = StoredRecord("railbus.streams", 0, 0, 0, None, None, (("railbus-broken-batch", b"bad header"),))
+    assert broken.is_broken_batch
+    buffer = PartitionBuffer(0)
+    for each in (record(0, 1, b"prompt"), record(1, 1, b"more"), broken, broken._replace(offset=2)):
+        buffer.add(each, 7)
+    buffer.add(broken._replace(offset=2), 7)
+    assert [(each.offset, each.value) for each in buffer.take()[1]] == [(0, b"prompt"), (1, b"more"), (2, None)]
+    assert buffer.units == 0

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from schemas.batches import BatchControl, BatchProgress
+from schemas.batches import BatchControl, BatchCreated, BatchProgress
 from schemas.stream import Closed, Failed
-from schemas.topics import STREAMS
-from services.batch.core import CANCEL_GRACE_US, RETRY_US, BatchConfig
+from schemas.topics import REQUESTS_BATCH, STREAMS
+from services.batch.core import CANCEL_GRACE_US, RETRY_US, BatchConfig, BatchCore
 from services.batch.job import CHECKPOINT_US, JobCheckpoint, RecordResult
 from services.bus import partition_for
 from services.jobs.ids import line_request_id
+from services.jobs.job_state import JobState
 from services.jobs.result_lines import LineAnswer, LineError
 from tests.unit.batch.world import BATCH_ID, PARTITIONS, World
 
@@ -142,6 +143,17 @@ def test_what_was_open_at_a_takeover_has_its_whole_time_from_then_on():
     world.step()
     given_up = [effect.result.code for effect in world.effects if isinstance(effect, RecordResult)]
     assert given_up == ["expired"] * 3
+
+
+def test_a_takeover_after_lost_records_reads_from_where_the_log_ends():
+    progress = BatchProgress(
+        **ABOUT, epoch=1, stream_offsets=(9,) * PARTITIONS, request_offsets=(7,) * PARTITIONS
+    )  # fmt: skip
+    state = JobState(created=BatchCreated(**ABOUT, input_file="file-a"), created_ms=0, progress=progress)
+    positions = {STREAMS.name: [4] * PARTITIONS, REQUESTS_BATCH.name: [8] * PARTITIONS}
+    [checkpoint] = BatchCore(BatchConfig(partitions=PARTITIONS)).begin(state, 3, 0, "part-2", positions)
+    assert set(checkpoint.progress.stream_offsets) == {4}
+    assert set(checkpoint.progress.request_offsets) == {7}
 
 
 def test_a_cancelled_job_asks_the_workers_to_stop_and_ends():

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.stream import Speculation
-from services.books import BooksConfig, Objectives, PartitionBooks, attainments, json_rows
+from services.books import BooksConfig, Objectives, OtherWindowWidth, PartitionBooks, attainments, json_rows
 from tests.unit.books.events import T0_MS, T0_S, account, detached
 
 CONFIG = BooksConfig(window_s=10, keep_s=20, show_s=60, usd_per_engine_s=0.001)
@@ -82,6 +82,34 @@ def test_the_next_owner_deletes_what_the_one_before_did_not():
         table |= dict(owner.take(account(number, 30), LATE_MS))
     kept = {key for key, value in table.items() if b"/e/" in key and value is not None}
     assert kept == {b"0/e/" + account(number, 30).request_id.encode() for number in range(20, 25)}
+
+
+@pytest.mark.parametrize(("width_s", "stored"), [(10, True), (20, False), (5, False)])
+def test_sums_of_windows_with_another_width_are_not_continued(width_s, stored):
+    books, table = books_of(account(0)), {}
+    for event in (account(1, 30), detached(1, 30)):
+        table |= dict(books.take(event, LATE_MS))
+    rows = [(key, value) for key, value in table.items() if value is not None]
+    owner = PartitionBooks(0, BooksConfig(window_s=width_s, keep_s=20))
+    if stored:
+        owner.restore(rows)
+        assert owner.sealed_s == T0_S + 10
+        return
+    with pytest.raises(OtherWindowWidth) as other:
+        owner.restore(rows)
+    assert other.value.width_s == 10
+
+
+def test_an_older_version_kept_no_width():
+    owner = PartitionBooks(0, CONFIG)
+    owner.restore([(b"0/s", b"%d" % T0_S)])
+    assert owner.sealed_s == T0_S
+
+
+def test_the_width_of_another_partition_does_not_count():
+    owner = PartitionBooks(0, CONFIG)
+    owner.restore([(b"width/1", b"7"), (b"width/01", b"7"), (b"0/s", b"%d" % T0_S)])
+    assert owner.sealed_s == T0_S
 
 
 def test_a_receipt_waits_for_its_account_as_long_as_that_may_come():
@@ -165,6 +193,14 @@ def test_a_report_has_the_window_in_which_it_begins_and_its_balance():
     total = json_rows(windows, since_at=begin, until_at=begin + 1)["total"]
     assert (total["requests"], total["balance_ms"], total["recalled_share"]) == (1, 40.0 - 15.0, 0.0)
     assert json_rows(windows, since_at=begin + 5_000_000, until_at=begin + 5_000_001)["total"]["requests"] == 0
+
+
+@pytest.mark.parametrize(("back_s", "over_s"), [(1, 6), (5, 6), (60, 60)])
+def test_goodput_is_per_second_of_the_windows_that_are_counted(back_s, over_s):
+    windows = list(books_of(account(0), account(1), account(2, 1, outcome="failed")).all_windows())
+    until_at = (T0_S + 6) * 1_000_000
+    report = json_rows(windows, since_at=until_at - back_s * 1_000_000, until_at=until_at)
+    assert report["total"]["goodput_per_s"] == pytest.approx(2 / over_s)
 
 
 def test_of_a_share_that_was_changed_the_newest_windows_counts():

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from services.broker.protocol.wire import Writer
+from services.broker.service import BrokerService
 from tests.support.chunk_log import Connection, create_topic, fill
 
 pytestmark = pytest.mark.slow  # each is a process
@@ -72,6 +73,12 @@ def test_a_users_mistake_is_one_clear_line(arguments, says):
     assert (code, out) == (2, "")
     assert says in err
     assert "Traceback" not in err
+
+
+def test_an_ipv6_address_may_have_brackets():
+    broker = BrokerService(host="[::1]")
+    broker.settings.check()
+    assert (broker.settings.host, broker.address) == ("::1", "[::1]:0")
 
 
 def test_a_port_in_use_is_named(tmp_path):

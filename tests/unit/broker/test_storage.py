@@ -280,6 +280,14 @@ def test_a_directory_that_is_not_ours_is_refused_by_name(tmp_path, content):
     storage.close()
 
 
+def test_a_list_of_topics_that_cannot_be_opened_is_refused(tmp_path):
+    (tmp_path / "topics.json").mkdir()
+    storage = Storage(tmp_path)
+    with pytest.raises(BadSetting, match=r"cannot be used: .*topics\.json.*; repair it or name another"):
+        storage.load(Topics(TopicConfig(), storage), CommittedOffsets(), NOW_MS)
+    storage.close()
+
+
 def test_a_data_directory_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(BadSetting, match="cannot be used"):

@@ -12,7 +12,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from services.bus import InFlightLimit
 from services.bus.read.fetch_wire import NO_SESSION, FetchCall
-from services.bus.read.fetcher import Events, Fetcher, HandOver
+from services.bus.read.fetcher import Events, Fetcher, HandOver, newest_records
 from services.bus.read.record_decoder import RawDecoder, unpack
 from services.bus.records import Partition
 
@@ -46,14 +46,30 @@ class Connection:
         pass
 
 
+class SmallResponses(Connection):
+    """A simulated connection. Each response has room for the records of one partition only."""
+
+    _full = False
+
+    async def send(self, call: FetchCall) -> bytes:
+        self._full = False
+        return await super().send(call)
+
+    def _new(self, partition: Partition, offset: int) -> bytes:
+        records = b"" if self._full else super()._new(partition, offset)
+        self._full = self._full or bool(records)
+        return records
+
+
 class Brokers:
     """A simulated ``Cluster`` whose leaders a test can change.
 
     For each node, ``asked`` has the partitions that were fetched from that node.
     """
 
-    def __init__(self, leaders: dict[Partition, int | None]) -> None:
+    def __init__(self, leaders: dict[Partition, int | None], connection: type[Connection] = Connection) -> None:
         self.leaders = leaders
+        self._connection = connection
         self.leaders_version = 0
         self.asked: dict[int, set[Partition]] = {}
         self.logs: dict[Partition, bytes] = {}
@@ -67,7 +83,7 @@ class Brokers:
         self.leaders_version += 1
 
     async def connect(self, node: int) -> Connection:
-        return Connection(self.asked.setdefault(node, set()), self.logs)
+        return self._connection(self.asked.setdefault(node, set()), self.logs)
 
     async def refresh(self) -> None:
         self.leaders = {partition: 2 if node is None else node for partition, node in self.leaders.items()}
@@ -84,6 +100,13 @@ async def fetching(brokers: Any, limit: InFlightLimit, hand_over: HandOver = lam
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def log_of(count: int) -> bytes:
+    batch = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 2**20)
+    for offset in range(count):
+        batch.append(offset, 1, b"k", b"v", [])
+    return bytes(batch.build())
 
 
 async def reaches(brokers: Brokers, node: int) -> None:
@@ -111,11 +134,8 @@ async def test_a_leader_that_changes_while_reading_pauses_is_followed(node: int 
 
 async def test_records_are_handed_over_once_while_the_leader_changes() -> None:
     count, offsets = 2_000, list[int]()
-    batch = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 2**20)
-    for offset in range(count):
-        batch.append(offset, 1, b"k", b"v", [])
     brokers = Brokers({MOVED: 1, ELSEWHERE: 2})
-    brokers.logs[MOVED] = bytes(batch.build())
+    brokers.logs[MOVED] = log_of(count)
 
     def hand_over(records: Events, _: object) -> None:
         offsets.extend(record.offset for record in records)
@@ -129,3 +149,12 @@ async def test_records_are_handed_over_once_while_the_leader_changes() -> None:
         await asyncio.sleep(0.1)
     assert MOVED in brokers.asked[2]
     assert offsets == list(range(count))
+
+
+async def test_a_newest_record_without_room_in_a_response_is_asked_again() -> None:
+    brokers: Any = Brokers({MOVED: 1, STAYING: 1, ELSEWHERE: 1}, SmallResponses)
+    brokers.logs |= {MOVED: log_of(3), STAYING: log_of(3)}
+    async with asyncio.timeout(5):
+        found = await newest_records(brokers, {MOVED: 3, STAYING: 3, ELSEWHERE: 3})  # the third has nothing to give
+    assert {partition: record.offset for partition, record in found.items()} == {MOVED: 2, STAYING: 2}
+    assert brokers.leaders_version == 0, "there was no pause, and no refresh"

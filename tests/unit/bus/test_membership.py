@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.errors import CommitFailedError, GroupAuthorizationFailedError
+from aiokafka.errors import CommitFailedError, GroupAuthorizationFailedError, NodeNotReadyError
 from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
 from aiokafka.protocol.group import JoinGroupRequest, JoinGroupResponse_v5, SyncGroupRequest, SyncGroupResponse_v3
 from aiokafka.structs import OffsetAndMetadata
@@ -72,6 +73,9 @@ class Joining:
         self.coordinator.coordinator_id, self.coordinator._commit_lock = 0, asyncio.Lock()
         self.coordinator.working_generation = MemberGeneration("member", 2)
         self.coordinator._rejoin_needed_fut = asyncio.get_running_loop().create_future()
+        self.coordinator._retry_backoff_ms = 1
+        self.subscription = SimpleNamespace(assignment=object())
+        self.coordinator._subscription = SimpleNamespace(subscription=self.subscription)
         self.answers: list[asyncio.Future[Any]] = []
 
         async def send(_: Any, request: Any) -> Any:
@@ -83,7 +87,8 @@ class Joining:
     async def commit(self) -> "asyncio.Task[None]":
         """Start a commit. Return its task as soon as the request is sent."""
         offsets = {TopicPartition("topic", 0): OffsetAndMetadata(5, "")}
-        committing = asyncio.create_task(self.coordinator.commit_offsets(None, offsets))
+        assignment = self.subscription.assignment
+        committing = asyncio.create_task(self.coordinator.commit_offsets(assignment, offsets))
         await asyncio.sleep(0.01)
         return committing
 
@@ -122,6 +127,28 @@ async def test_the_commit_of_a_member_that_the_group_has_removed_makes_it_join(j
         await committing
     assert not joining.is_member
     assert joining.coordinator.generation == -1
+
+
+async def test_a_commit_that_failed_is_not_tried_again_after_a_rebalance(joining: Joining) -> None:
+    committing = await joining.commit()
+    joining.coordinator.generation = 3
+    joining.coordinator.working_generation = MemberGeneration("member", 3)
+    joining.subscription.assignment = object()
+    joining.answers[0].set_exception(NodeNotReadyError())
+
+    with pytest.raises(CommitFailedError):
+        await asyncio.wait_for(committing, timeout=1)
+    assert len(joining.answers) == 1, "another member may have committed a later offset meanwhile"
+    assert joining.is_member
+
+
+async def test_a_commit_that_failed_is_tried_again_in_its_generation(joining: Joining) -> None:
+    committing = await joining.commit()
+    joining.answers[0].set_exception(NodeNotReadyError())
+    await asyncio.sleep(0.05)
+    assert len(joining.answers) == 2
+    joining.answers[1].set_result(OffsetCommitResponse_v3(0, [("topic", [(0, 0)])]))
+    await committing
 
 
 async def test_it_commits_until_the_join_is_answered_and_again_once_assigned(joining: Joining) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from services.bus.kafka.topic_copies import Copies, complaint, wanted_copies
+from services.bus.kafka.topic_copies import Copies, complaint, expected_copies, wanted_copies
 from services.bus.settings import BusSettings
 from services.runtime.errors import UserError
 
@@ -26,6 +26,15 @@ def test_what_was_said_counts(said: dict[str, int], expected: tuple[int, int]) -
 def test_more_must_have_it_than_there_are() -> None:
     with pytest.raises(UserError, match=r"RAILBUS_MIN_INSYNC_REPLICAS=2 needs as many copies, and a topic gets 1"):
         wanted_copies(BusSettings(min_insync_replicas=2), 1)
+
+
+def test_too_few_brokers_for_a_setting_may_be_an_outage() -> None:
+    said = BusSettings(min_insync_replicas=2)
+    assert expected_copies(said, 1) is None
+    assert expected_copies(said, 3) == (3, 2)
+    assert expected_copies(BusSettings(), 1) == (1, 1)
+    with pytest.raises(UserError, match=r"RAILBUS_MIN_INSYNC_REPLICAS=2 needs as many copies, and a topic gets 1"):
+        expected_copies(BusSettings(replication=1, min_insync_replicas=2), 3)
 
 
 def test_one_warning_names_every_topic_with_fewer() -> None:

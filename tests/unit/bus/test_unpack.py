@@ -1,7 +1,9 @@
 """Test that each record from a given offset on is returned once and in order, and that bad batches are skipped."""
 
+import re
 import struct
 
+import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +87,28 @@ def test_a_batch_that_lies_about_its_contents_is_told_and_passed() -> None:
     items = list(unpack(bytes(lying) + batch(2, 1), 0))
     assert [isinstance(record, BrokenBatch) for _, record in items].count(True) == 1
     assert values(items)[-1] == b"v2"
+
+
+@pytest.mark.parametrize(("start", "first"), [(0, 2), (1, 2), (2, 2), (3, 3)])
+def test_records_before_one_that_cannot_be_read_are_not_part_of_the_error(start: int, first: int) -> None:
+    damaged = bytearray(batch(0, 4))
+    at = [found.start() for found in re.finditer(b"kind", damaged)][2]
+    damaged[at] = 0xFF  # the name of the third record's header is not UTF-8
+    seal(damaged)
+    items = list(unpack(bytes(damaged) + batch(4, 1), start))
+    ((next_offset, broken),) = [item for item in items if isinstance(item[1], BrokenBatch)]
+    assert (broken.first, next_offset) == (first, 4)
+    assert values(items) == [b"v%d" % at for at in range(start, 2)] + [b"v4"]
+
+
+def test_a_batch_with_bytes_behind_its_records_is_told_within_the_batch() -> None:
+    damaged = bytearray(batch(0, 3)) + b"\0"
+    struct.pack_into(">i", damaged, 8, len(damaged) - 12)
+    seal(damaged)
+    items = list(unpack(bytes(damaged) + batch(3, 1), 0))
+    ((next_offset, broken),) = [item for item in items if isinstance(item[1], BrokenBatch)]
+    assert (broken.first, next_offset) == (2, 3)
+    assert values(items) == [b"v0", b"v1", b"v2", b"v3"]
 
 
 def test_an_unknown_compression_is_told_and_passed() -> None:

@@ -10,13 +10,14 @@ from schemas.batches import BatchCreated, BatchTotals
 from services.cli.batch import cascade
 from services.cli.batch.cascade import run_cascade, with_model
 from services.cli.batch.progress import TokenPrices
-from services.cli.batch.runner import JobOptions
+from services.cli.batch.runner import JobInput, JobOptions
 from services.cli.batch.tiers import Budget, Score, Tier, Tiers
 from services.jobs.ids import new_batch_id
 from services.jobs.job_state import JobState
 from services.runtime.errors import UserError
 
 COUNT = 40
+REGEX = "Score: ([0-9]+)"
 BATCH_ID = new_batch_id(0, 1)
 OPTIONS = JobOptions(window_open=1, line_attempts=1, completion_ms=1)
 
@@ -36,6 +37,7 @@ class Batches:
     def __init__(self, *, silent=()):
         self.silent = silent
         self.ran = {}
+        self.hashes = {}
         self.input = b""
         self.store = SimpleNamespace(open=lambda _: BytesIO(self.input))
 
@@ -45,7 +47,8 @@ class Batches:
         self.input = self.input or written.getvalue()
         asked = [json.loads(each) for each in written.getvalue().splitlines()]
         self.ran[out.name] = [(each["custom_id"], each["body"]["model"]) for each in asked]
-        out.mkdir(parents=True)
+        self.hashes[out.name] = given.options_hash
+        out.mkdir(parents=True, exist_ok=True)
         results = []
         for each in asked:
             number = int(each["custom_id"].removeprefix("id-"))
@@ -63,11 +66,11 @@ class Batches:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    async def run(batches, *, budget=None, keep=0.25, sample=5):
+    async def run(batches, *, budget=None, keep=0.25, sample=5, options_hash="", large="large", regex=REGEX):
         monkeypatch.setattr(cascade, "run_job", batches.run_job)
         tiers = Tiers(
-            score=Score(regex="Score: ([0-9]+)", sample=sample),
-            tier=(Tier(model="small"), Tier(model="large", keep=keep)),
+            score=Score(regex=regex, sample=sample),
+            tier=(Tier(model="small"), Tier(model=large, keep=keep)),
             budget=budget or Budget(),
         )
         prices = [TokenPrices(), TokenPrices(input=1.0, output=1.0)]
@@ -76,7 +79,8 @@ def run(tmp_path, monkeypatch):
             for number in range(COUNT):
                 out.write(line(number))
 
-        failed = await run_cascade(batches, tmp_path, tmp_path / "p.jsonl", write, tiers, OPTIONS, prices)
+        given = JobInput(source=tmp_path / "p.jsonl", options_hash=options_hash, write=write)
+        failed = await run_cascade(batches, tmp_path, given, tiers, OPTIONS, prices)
         found = [json.loads(each) for each in (tmp_path / "results.jsonl").read_text().splitlines()]
         return failed, found
 
@@ -131,6 +135,24 @@ async def test_an_answer_without_a_score_is_not_refined(run, capsys):
 async def test_a_tier_without_any_score_is_the_users_mistake(run):
     with pytest.raises(UserError, match="no answer of tier 1 has a score"):
         await run(Batches(silent=range(COUNT)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "folders"),
+    [
+        ({}, set()),
+        ({"options_hash": "b"}, {"tier-1"}),
+        ({"large": "larger"}, {"tier-2-sample", "tier-2"}),
+        ({"sample": 6}, {"tier-2-sample", "tier-2"}),
+        ({"keep": 0.5}, {"tier-2"}),
+        ({"regex": "([0-9]+)$"}, set()),
+    ],
+)
+async def test_a_tier_has_another_hash_if_its_own_lines_differ(run, changed, folders):
+    before, after = Batches(), Batches()
+    await run(before)
+    await run(after, **changed)
+    assert {name for name in before.hashes if before.hashes[name] != after.hashes[name]} == folders
 
 
 @pytest.mark.parametrize("raw", [b"no json\n", b"[]", b'"a"', b'{"body":[]}', b'{"body":"a"}', b"{}", b"7\n"])

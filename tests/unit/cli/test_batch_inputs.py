@@ -2,13 +2,14 @@
 
 import io
 import json
+from functools import partial
 
 import orjson
 import pytest
 
 from services.cli.__main__ import main
 from services.cli.batch.inputs import InputOptions, write_lines
-from services.cli.batch.runner import _remembered
+from services.cli.batch.runner import JobInput, _remembered
 from services.runtime import UserError
 
 
@@ -81,7 +82,31 @@ def test_a_folder_whose_note_names_no_job_is_refused(tmp_path, content):
     (tmp_path / "job.json").write_text(content)
     (tmp_path / "p.txt").write_text("hello\n")
     with pytest.raises(UserError, match=r"its job\.json names no job: name another folder"):
-        _remembered(tmp_path, tmp_path / "p.txt")
+        _remembered(tmp_path, job_input(tmp_path / "p.txt"))
+
+
+def job_input(path, **options):
+    options = InputOptions(**{"body": {}, **options})
+    return JobInput(source=path, options_hash=options.digest(), write=partial(write_lines, path, options))
+
+
+@pytest.mark.parametrize("changed", [{"body": {"model": "b"}}, {"system": "Be brief."}, {"template": "{n}"}])
+def test_a_folder_whose_job_had_other_options_is_refused(tmp_path, changed):
+    (tmp_path / "p.csv").write_text("n\n1\n")
+    options = {"template": "{n}?", "body": {"model": "a"}}
+    first = _remembered(tmp_path / "out", job_input(tmp_path / "p.csv", **options))
+    assert _remembered(tmp_path / "out", job_input(tmp_path / "p.csv", **options)) == first
+    with pytest.raises(UserError, match="has a job of the same file with other options, such as --model"):
+        _remembered(tmp_path / "out", job_input(tmp_path / "p.csv", **options | changed))
+
+
+def test_the_note_of_an_earlier_version_has_no_hash_of_the_options(tmp_path):
+    (tmp_path / "p.txt").write_text("Why?\n")
+    first = _remembered(tmp_path, job_input(tmp_path / "p.txt"))
+    note = json.loads((tmp_path / "job.json").read_text())
+    del note["options_hash"]
+    (tmp_path / "job.json").write_text(json.dumps(note))
+    assert _remembered(tmp_path, job_input(tmp_path / "p.txt", system="Be brief.")) == first
 
 
 def lines(path, **options):

@@ -1,3 +1,5 @@
+import pytest
+
 from schemas.topics import REQUESTS
 from services.bus import Position, partition_for
 from services.cli.__main__ import main
@@ -31,3 +33,23 @@ def test_a_request_is_written_to_the_partition_of_the_brokers_topic(monkeypatch,
     monkeypatch.setattr(dead, "write_raw_records", write)
     assert main(["dead", "replay", "0", "--yes", "--kafka", "127.0.0.1:9"]) == 0
     assert [record.partition for record in written] == [partition_for(REQUEST_ID, 8)]
+
+
+@pytest.mark.parametrize(("limit", "wanted"), [([], 150), (["--limit", "5"], 150), (["--limit", "200"], 200)])
+def test_all_letters_that_are_named_are_read(monkeypatch, capsys, limit, wanted):
+    limits = []
+
+    async def read(_, only, start, most):
+        limits.append(most)
+        return [], 0
+
+    monkeypatch.setattr(dead, "_read_dead_letters", read)
+    numbers = [str(number) for number in range(150)]
+    assert main(["dead", "replay", *numbers, "--yes", "--kafka", "127.0.0.1:9", *limit]) == 2
+    assert limits == [wanted]
+
+
+def test_more_numbers_than_are_held_at_once_are_refused(capsys):
+    numbers = [str(number) for number in range(1_001)]
+    assert main(["dead", "replay", *numbers, "--yes", "--kafka", "127.0.0.1:9"]) == 2
+    assert capsys.readouterr().err == "railbus dead: 1001 numbers are too many: give at most 1000 at once\n"

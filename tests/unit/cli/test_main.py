@@ -178,7 +178,13 @@ def test_ctrl_c_in_a_program_of_a_subcommand_is_silent(tmp_path):
 )
 def test_a_program_of_a_subcommand_is_started_so(monkeypatch, args):
     started = []
-    monkeypatch.setattr(subprocess, "run", lambda given, **_: started.append(given) or SimpleNamespace(returncode=0))
+
+    def start(given, **_):
+        started.append(given)
+        return SimpleNamespace(returncode=0, wait=lambda: 0, terminate=lambda: None)
+
+    monkeypatch.setattr(subprocess, "run", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     assert main(args) == 0
     assert started[0][:4] == [sys.executable, "-P", "-m", "services.cli.program"]
 

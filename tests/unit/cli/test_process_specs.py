@@ -48,6 +48,12 @@ def test_everything_listens_on_loopback():
     assert by_name["edge"].env["RAILBUS_EDGE_HOST"] == "127.0.0.1"
 
 
+def test_redis_evicts_no_idempotency_key_of_the_edges():
+    command = next(launch.command for launch in process_specs(plan()) if launch.name == "redis")
+    assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
+    assert "--maxmemory" in command
+
+
 def test_governed_it_starts_rails_and_safety_and_everybody_waits_for_them():
     plain = {launch.name: launch.env for launch in process_specs(plan())}
     governed = {launch.name: launch.env for launch in process_specs(plan(governed=True))}

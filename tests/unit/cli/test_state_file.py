@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import json
 import subprocess
 import sys
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.tree import state_file
 from services.cli.tree.state_file import RunningTree, find_running_tree, scrape_targets, tree_lock, write_state
 from services.runtime import UserError
 
@@ -85,6 +87,15 @@ def test_a_second_tree_is_refused_and_the_first_is_named(tmp_path):
         ):
             pass
         assert find_running_tree(tmp_path) == TREE
+
+
+def test_a_command_that_looks_for_a_tree_keeps_none_from_starting(tmp_path, monkeypatch):
+    (tmp_path / "up.lock").touch()
+    with (tmp_path / "up.lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr(state_file.time, "sleep", lambda _: looking.close())
+        with tree_lock(tmp_path):
+            pass
 
 
 def test_what_a_killed_supervisor_left_is_no_tree(tmp_path):

@@ -120,6 +120,16 @@ def test_forget_removes_the_log_and_nothing_else(tmp_path, named):
     assert {path.name for path in folder.iterdir()} == {"thesis.txt", "lock"}
 
 
+@pytest.mark.parametrize("forget", [(), ("--forget",)])
+@pytest.mark.parametrize("name", ["topics", "groups.json", "offsets.jsonl"])
+def test_another_programs_folder_is_refused_and_stays_as_it_is(tmp_path, forget, name):
+    (tmp_path / name).mkdir()
+    given = ("--port", "0", "--data-dir", str(tmp_path), *forget)
+    with pytest.raises(UserError, match=f"has a {name} that is not of a broker's log: name another folder with --data"):
+        tree_config(flags(*given), tmp_path / "state", lambda _: None)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_the_ledgers_files_are_in_the_state_folder_wherever_the_log_is(tmp_path):
     state, given = tmp_path / "state", ("--port", "0", "--data-dir", str(tmp_path / "log"))
     made = tree_config(flags(*given, "--ledger"), state, lambda _: None)

@@ -48,7 +48,11 @@ async def test_answer_is_server_sent_events_with_usage_at_the_end() -> None:
         ({}, "contents"),
         ([], "contents"),
         ({"contents": [{"role": "assistant", "parts": []}]}, "contents.role"),
+        ({"contents": [{"role": "user", "parts": [{"text": ""}]}]}, "contents.parts.text"),
+        (PROMPT | {"systemInstruction": {"parts": [{"text": ""}]}}, "contents.parts.text"),
         (PROMPT | {"generationConfig": {"stopSequences": list("abcdef")}}, "stopSequences"),
+        (PROMPT | {"generationConfig": {"maxOutputTokens": 65_536}}, "maxOutputTokens"),
+        (PROMPT | {"generationConfig": {"maxOutputTokens": 0}}, "maxOutputTokens"),
     ],
 )
 async def test_what_vertex_refuses_is_refused(body: object, field: str) -> None:

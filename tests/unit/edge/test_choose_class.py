@@ -6,13 +6,17 @@ from hypothesis import strategies as st
 
 from services.edge.errors import ApiError
 from services.edge.requests.parse import parse_chat_request
-from services.runtime.classes.service_classes import ClassSpec, ServiceClasses
+from services.runtime.classes.service_classes import ClassSpec, DefaultDeadlines, ServiceClasses
 
 HI = [{"role": "user", "content": "hi"}]
 CLASSES = ServiceClasses(
     {
         "support": ClassSpec(default_tenants=("acme",), allowed_tenants=("acme", "beta"), priority=3),
         "nightly": ClassSpec(lane="batch", default_models=("big",)),
+        "tiny": ClassSpec(
+            default_tenants=("gamma",), allowed_models=("m",), priority=1, deadlines=DefaultDeadlines(ttft_ms=300)
+        ),
+        "urgent": ClassSpec(default_models=("fast",), allowed_tenants=("acme",), priority=2),
     }
 )
 NAMES = st.sampled_from([None, *CLASSES.names])
@@ -42,6 +46,10 @@ def event(made, tenant):
         ({"tenant": "acme", "header": "chat"}, "chat", "interactive"),
         ({"tenant": "acme", "model": "big"}, "support", "interactive"),
         ({"model": "big"}, "nightly", "batch"),
+        ({"tenant": "gamma", "model": "m"}, "tiny", "interactive"),
+        ({"tenant": "gamma", "model": "big"}, "nightly", "batch"),
+        ({"tenant": "gamma", "model": "fast"}, "chat", "interactive"),
+        ({"tenant": "beta", "model": "fast"}, "chat", "interactive"),
     ],
 )
 def test_a_class_is_chosen_and_every_reader_of_the_log_sees_the_same(chosen, name, lane):
@@ -77,8 +85,8 @@ def test_a_class_that_the_log_claims_without_being_allowed_is_not_believed():
 
 
 @given(
-    name=NAMES, lane=st.sampled_from([None, "interactive", "batch"]), tenant=st.sampled_from(["acme", "beta", "t"]),
-    model=st.sampled_from(["m", "big"]),
+    name=NAMES, lane=st.sampled_from([None, "interactive", "batch"]),
+    tenant=st.sampled_from(["acme", "beta", "gamma", "t"]), model=st.sampled_from(["m", "big", "fast"]),
 )  # fmt: skip
 def test_whatever_is_asked_for_the_log_says_what_the_edge_decided(name, lane, tenant, model):
     extension = {} if lane is None else {"railbus": {"lane": lane}}
@@ -93,6 +101,7 @@ def test_whatever_is_asked_for_the_log_says_what_the_edge_decided(name, lane, te
     assert found.name == (name or found.name)
     assert found.lane == (lane or found.lane)
     assert CLASSES.deadlines_of(request) == request.deadlines == found.deadlines
+    assert request.priority == found.priority
 
 
 def test_two_classes_cannot_be_the_usual_one_of_a_tenant():

@@ -11,11 +11,14 @@ from msgspec import structs
 
 from schemas.account_details import CheckDetails, RecallDetails
 from services.books import json_rows, newest, totals_of_windows
+from services.bus import BusSettings
 from services.edge.errors import ApiError
 from services.edge.http.ledger_endpoint import parse_query
 from services.edge.ledger.activity import MOST_RECALLS, Activity
 from services.edge.ledger.report import MOST_POINTS, MOST_ROWS, STEP, Query, report_steps
+from services.edge.ledger.window_reader import ACCOUNTS_BACK_S, WindowReader
 from services.edge.ledger.window_store import AHEAD_S, SPAN_S, US_PER_S, WindowStore
+from services.runtime.clock import steady_us
 from tests.support.ledger_windows import CONFIG, busy_hour, request_at, windows_of
 from tests.unit.books.events import EVENTS, T0_S, account
 
@@ -198,6 +201,14 @@ def test_the_newest_recalls_are_shown_to_who_may_see_them():
     assert [each["tenant"] for each in activity.recalls("zeta", 0)] == ["zeta"]
     assert activity.recalls("nobody", 0) == []
     assert len(activity.recalls(None, (T0_S + 20) * US_PER_S)) == 4
+
+
+@pytest.mark.parametrize(("minutes", "shown"), [(60, 2), (5, 1)])
+async def test_recalls_are_shown_for_as_long_as_accounts_are_read_back(minutes, shown):
+    reader, now_us = WindowReader(BusSettings()), steady_us()
+    for number, age_s in enumerate((ACCOUNTS_BACK_S + 30, ACCOUNTS_BACK_S - 30, 60)):
+        reader._activity.take(recalled(number, at_s=now_us / US_PER_S - T0_S - age_s), now_us)
+    assert len(reader._newest(None, Query(minutes))["recalls"]) == shown
 
 
 def test_the_worst_breaker_is_named():

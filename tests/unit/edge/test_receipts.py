@@ -11,7 +11,7 @@ from services.edge.delivery.hub import Hub
 from services.edge.delivery.receipts import ReceiptWriter
 from services.edge.encoders.completion import CompletionEncoder
 from services.edge.log.positions import OpId
-from tests.support.edge_answers import plain_answer
+from tests.support.edge_answers import AnswerWriter, plain_answer
 from tests.support.waiting import until
 from tests.unit.edge.test_subscription import ID, Wire, records, stream_of
 
@@ -55,6 +55,26 @@ async def test_the_receipt_of_a_completion_counts_all_its_ops():
     _, detached = producer.posted
     assert (detached.reason, detached.ops, detached.last) == ("complete", 4, "1:3:0")  # begin, two texts, finish
     assert detached.first_text_ms is not None
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_client_that_does_not_stream_saw_no_recalled_text(ends):
+    hub, producer, writer = Hub(), Producer(), AnswerWriter(ID, checked=True)
+    receipts, stream = ReceiptWriter(producer, "edge/1"), stream_of(hub, until_closed=False)
+    stream.encoder = CompletionEncoder(stream.session, "m")
+    receipts.record_attached(stream)
+    events = [writer.started(), writer.allowed(), writer.chunk("my "), writer.chunk("SECRET", tokens=3)]
+    hub.handle(records([*events, writer.recall(3, 9)]))
+    if ends:
+        hub.handle(records([writer.finished(), writer.cleared()], len(events) + 1))
+        assert b"my [gone]" in stream.encoder.encode_end()
+        stream.written_whole()
+    else:
+        stream.end("gone")
+    receipts.record_detached(stream)
+    _, detached = producer.posted
+    assert detached.ops == (5 if ends else 0)
+    assert (detached.exposed_tokens, detached.exposure_ms, detached.recalled_tokens) == (0, 0, 0)
 
 
 async def test_one_receipt_and_no_first_text_for_a_resumed_stream():

@@ -256,6 +256,21 @@ async def test_a_long_history_waits_for_a_slow_reader():
     assert (stream.reason, len(visible(wire))) == ("complete", 480_000)
 
 
+async def test_a_long_history_leaves_room_for_the_connections_other_streams():
+    hub, wire, ended = Hub(), Wire(), []
+    resumed, other = stream_of(hub, catching_up=True), stream_of(hub, request_id=OTHER, ended=ended)
+    for stream in (resumed, other):
+        stream.attach(ClientWriter(wire, 4_096))
+    events, live = plain_answer(ID, ["x" * 50] * 200), records(plain_answer(OTHER, ["y"] * 1_000))
+    caught_up = resumed.session.resume([LoggedEvent(nth, event) for nth, event in enumerate(events)], None)
+    task = asyncio.create_task(resumed.catch_up(caught_up, len(events)))
+    while not task.done():
+        await asyncio.sleep(0.005)
+        hub.handle([live.pop(0)])
+        wire.unread = 0
+    assert (resumed.reason, ended) == ("complete", [])
+
+
 async def test_a_recall_shortens_an_unsent_history():
     """After the edge has read a recall, it sends no recalled text, even if it is already sending the history."""
     for sent_already in (False, True):

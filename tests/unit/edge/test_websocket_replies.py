@@ -1,9 +1,13 @@
 """Test that replies on a websocket are limited in size and number, whatever a client sends and reads."""
 
+import asyncio
+import hashlib
+
 import orjson
 import pytest
 from aiohttp import WSMessage, WSMsgType
 
+from schemas.ids import uuid7
 from services.edge.delivery.client_writer import ClientWriter
 from services.edge.errors import ApiError
 from services.edge.http.access.api_keys import ApiKeys
@@ -14,6 +18,7 @@ from services.runtime.chat_body import MAX_QUOTED_CHARS
 LIMIT_BYTES = 65_536
 LONGEST_REPLY_BYTES = 2_048
 KEYED = ApiKeys({"0" * 64: "acme"})
+REQUEST_ID = uuid7(1_763_700_000_000, 7)
 
 
 class UnreadTransport:
@@ -61,17 +66,18 @@ class ScriptedResponse:
         for message in self._messages:
             self.taken += 1
             return message
+        await asyncio.sleep(0)  # the tasks of the messages begin
         raise StopAsyncIteration
 
     async def close(self, *, code, message):
         self.closed_with = (code, message)
 
 
-async def served(messages, keys=KEYED):
+async def served(messages, keys=KEYED, service=None):
     transport, response = UnreadTransport(), ScriptedResponse(messages)
     tenant = "local" if keys.allows_anonymous else None
     connection = WebSocketConnection(
-        response, ClientWriter(transport, LIMIT_BYTES), None, keys, tenant, 16, IdleHandler()
+        response, ClientWriter(transport, LIMIT_BYTES), service, keys, tenant, 16, IdleHandler()
     )
     await connection.serve()
     return transport, response
@@ -113,6 +119,28 @@ async def test_a_long_ref_is_refused_and_a_short_one_is_repeated():
 async def test_a_number_and_a_text_are_repeated_as_ref(ref):
     transport, _ = await served([text(type="ping", ref=ref)])
     assert orjson.loads(transport.frames[0][2:]) == {"type": "pong", "ref": ref}
+
+
+async def test_every_reply_repeats_the_ref():
+    about = {"request_id": REQUEST_ID}
+    messages = [text(type="hello", ref=1), text(type="resume", ref=2, **about), text(type="cancel", ref=3, **about)]
+    transport, _ = await served(messages, keys=ApiKeys())
+    assert [orjson.loads(frame[2:]) for frame in transport.frames] == [
+        {"type": "welcome", "ref": 1}, {"type": "detached", "ref": 3, **about},
+    ]  # fmt: skip
+
+
+async def test_a_later_hello_does_not_change_the_tenant_of_a_request():
+    class Service:
+        async def resume(self, request_id, after, client):
+            tenants.append(client.tenant)
+            raise ApiError(404, "No such request.", code="request_not_found")
+
+    tenants = []
+    keys = ApiKeys({hashlib.sha256(key).hexdigest(): key.decode() for key in (b"acme", b"bolt")})
+    resume = text(type="resume", request_id=REQUEST_ID)
+    await served([text(type="hello", key="acme"), resume, text(type="hello", key="bolt"), resume], keys, Service())
+    assert tenants == ["acme", "bolt"]
 
 
 async def test_a_long_request_id_is_not_repeated():

@@ -149,6 +149,18 @@ def test_a_missing_shard_is_named(tmp_path):
         make("vllm", {"RAILBUS_MODEL_PATH": str(path)})
 
 
+def test_model_files_that_are_not_utf_8_are_named(tmp_path):
+    path = folder(tmp_path, config__json=CONFIG)
+    (path / "model.safetensors").write_bytes(b"")
+    index = path / "model.safetensors.index.json"
+    index.write_bytes(b'{"weight_map": {"a": "\xff"}}')
+    with pytest.raises(UserError, match=r"its model\.safetensors\.index\.json cannot be read"):
+        make("vllm", {"RAILBUS_MODEL_PATH": str(path)})
+    (path / "config.json").write_bytes(b'{"architectures": ["\xff"]}')
+    with pytest.raises(UserError, match=r"its config\.json cannot be read"):
+        make("vllm", {"RAILBUS_MODEL_PATH": str(path)})
+
+
 def test_the_drafters_files_count_too_and_dummy_weights_need_none(tmp_path):
     path = folder(tmp_path, config__json=CONFIG)
     env = {"RAILBUS_MODEL_PATH": str(path), "RAILBUS_VLLM_LOAD_FORMAT": "dummy"}

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.jobs.prefix_order import prefix_key, prefix_order
+from services.jobs.prefix_order import LEVELS, WIDTH, prefix_key, prefix_order
 
 BLOCK = 64
 """Size of a cache block in characters: 16 tokens of 4 characters."""
@@ -99,6 +99,18 @@ def test_groups_are_whole_and_in_the_order_of_their_first_members(groups):
     order = prefix_order([prefix_key([prompt]) for prompt in prompts])
     assert [groups[n] for n in order] == sorted(groups, key=groups.index)
     assert order == sorted(order, key=lambda n: (groups.index(groups[n]), n))
+
+
+def test_a_prompt_that_ends_at_a_level_does_not_part_longer_ones():
+    short, groups = "x" * LEVELS[0], ["a" * 300, "b" * 300]
+    prompts = [short, *(short + group + str(n) for n in range(3) for group in groups)]
+    order = prefix_order([prefix_key([prompt]) for prompt in prompts])
+    assert order == [0, 1, 3, 5, 2, 4, 6]
+
+
+def test_a_short_prompt_has_a_short_key():
+    assert len(prefix_key(["Why?"])) == WIDTH
+    assert len(prefix_key(["x" * 100_000])) == WIDTH * len(LEVELS)
 
 
 @given(st.integers(0, 300))

@@ -3,13 +3,14 @@
 import json
 from io import BytesIO
 
+import msgspec
 import pytest
 
-from schemas.batches import ResultPart
+from schemas.batches import LineFault, ResultPart
 from schemas.stream import Usage
 from services.jobs.ids import error_file_id, line_request_id, new_batch_id, output_file_id
-from services.jobs.lines import MAX_LINE_BYTES
-from services.jobs.prepare import JobLines, numbered_lines, prepare
+from services.jobs.lines import MAX_LINE_BYTES, BadLine
+from services.jobs.prepare import FAULTS, MAX_FAULTS, JobLines, numbered_lines, prepare, read_faults
 from services.jobs.result_lines import LineAnswer, LineError, result_line
 from services.jobs.results import ResultFiles, part_record, write_results
 from services.jobs.store import FolderStore
@@ -105,6 +106,34 @@ def test_a_bad_line_refuses_the_job_only_if_asked(store):
     store.clean(BATCH_ID)
     plan = prepare(store, BATCH_ID, FILE_ID, refuse_bad=False)
     assert (plan.good, plan.bad, plan.lines, plan.refused) == (1, 1, 2, ())
+
+
+def test_a_refused_job_lists_its_first_faults_only(store):
+    plan = prepared(store, b"not json\n" * 250, refuse_bad=True)
+    assert [fault.line for fault in plan.refused] == [*range(1, MAX_FAULTS + 1)]
+
+
+def test_older_and_newer_versions_read_each_others_faults(store):
+    prepared(store, line("a") + b"\nnot json\nnot json\n")
+    folder = store.work_folder(BATCH_ID)
+    found = [*read_faults(folder)]
+    assert [fault.line for fault in found] == [2, 3]
+    assert msgspec.json.decode((folder / FAULTS).read_bytes(), type=list[LineFault]) == found
+    (folder / FAULTS).write_bytes(msgspec.json.encode(found))
+    assert [*read_faults(folder)] == found
+    (folder / FAULTS).write_bytes(b"[]")
+    assert not [*read_faults(folder)]
+
+
+def test_a_line_that_only_an_older_version_accepts_keeps_its_name(store, monkeypatch):
+    prepared(store, line("a"))
+
+    def refuse(raw):
+        raise BadLine("unsupported_parameter", "no", custom_id=json.loads(raw)["custom_id"])
+
+    monkeypatch.setattr("services.jobs.prepare.parse_line", refuse)
+    [row] = rows(store, results(store, [], 1, "expired").error_file)
+    assert (row["custom_id"], row["error"]["code"]) == ("a", "batch_expired")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \r\n"])

@@ -7,7 +7,9 @@ import pytest
 
 from services.books import TableChange
 from services.ledger import changelog as module
+from services.ledger import pauses
 from services.ledger.changelog import Changelog
+from services.ledger.pauses import PauseWatch
 from services.runtime.errors import UnavailableError
 from tests.support.waiting import comes_true
 
@@ -39,7 +41,7 @@ class Log:
 
 @asynccontextmanager
 async def running(log):
-    changelog = Changelog(log.send, session_us=60_000_000)
+    changelog = Changelog(log.send, PauseWatch(60_000_000))
     task = asyncio.create_task(changelog.run())
     try:
         yield changelog
@@ -91,7 +93,7 @@ async def test_no_more_is_taken_than_one_batch_beside_the_one_that_is_written(mo
 
 async def test_a_refused_change_ends_the_writer_and_acknowledges_nothing():
     log, event = Log(), Event()
-    changelog = Changelog(log.send, session_us=60_000_000)
+    changelog = Changelog(log.send, PauseWatch(60_000_000))
     task = asyncio.create_task(changelog.run())
     await changelog.add(event, 0, [TableChange(b"0/e/a", b"1")], read(0, 1))
     assert await comes_true(lambda: log.pending, 30)
@@ -112,10 +114,10 @@ async def _complete(changelog, log):
 
 async def test_a_writer_paused_for_longer_than_its_session_writes_nothing(monkeypatch):
     now = [0]
-    monkeypatch.setattr(module, "steady_us", lambda: now[0])
+    monkeypatch.setattr(pauses, "steady_us", lambda: now[0])
     monkeypatch.setattr(module, "BATCH_S", 0.2)
     log, event = Log(), Event()
-    changelog = Changelog(log.send, session_us=10_000_000)
+    changelog = Changelog(log.send, PauseWatch(10_000_000))
     task = asyncio.create_task(changelog.run())
     await changelog.add(event, 0, [TableChange(b"0/e/a", b"1")], read(0, 1))
     await asyncio.sleep(0.05)
@@ -128,9 +130,9 @@ async def test_a_writer_paused_for_longer_than_its_session_writes_nothing(monkey
 
 async def test_a_writer_paused_while_it_had_nothing_to_write_writes_nothing(monkeypatch):
     now = [0]
-    monkeypatch.setattr(module, "steady_us", lambda: now[0])
+    monkeypatch.setattr(pauses, "steady_us", lambda: now[0])
     log, event = Log(), Event()
-    changelog = Changelog(log.send, session_us=10_000_000)
+    changelog = Changelog(log.send, PauseWatch(10_000_000))
     task = asyncio.create_task(changelog.run())
     await asyncio.sleep(0.01)
     now[0] = 20_000_000
@@ -140,13 +142,33 @@ async def test_a_writer_paused_while_it_had_nothing_to_write_writes_nothing(monk
     assert not log.sent
 
 
+async def test_a_writer_paused_within_a_batch_writes_no_more_of_it(monkeypatch):
+    now = [0]
+    monkeypatch.setattr(pauses, "steady_us", lambda: now[0])
+    log, event = Log(), Event()
+
+    async def send(partition, change):
+        now[0] += 20_000_000
+        return await log.send(partition, change)
+
+    changelog = Changelog(send, PauseWatch(10_000_000))
+    task = asyncio.create_task(changelog.run())
+    await changelog.add(event, 0, [TableChange(b"0/e/a", b"1")], read(0, 1))
+    with pytest.raises(UnavailableError):
+        await asyncio.wait_for(task, 30)
+    assert len(log.sent) == 1
+    assert not event.acked
+
+
 async def test_a_long_restore_is_no_pause(monkeypatch):
     now = [0]
-    monkeypatch.setattr(module, "steady_us", lambda: now[0])
-    log = Log()
-    async with running(log) as changelog:
-        await asyncio.sleep(0.01)
-        now[0] = 90_000_000
-        changelog.restored()
-        await changelog.add(Event(), 0, [TableChange(b"0/e/a", b"1")], read(0, 1))
-        assert await comes_true(lambda: len(log.sent) == 2, 30)
+    monkeypatch.setattr(pauses, "steady_us", lambda: now[0])
+    log, watch = Log(), PauseWatch(10_000_000)
+    changelog = Changelog(log.send, watch)
+    task = asyncio.create_task(changelog.run())
+    now[0] = 90_000_000
+    watch.restored()
+    await changelog.add(Event(), 0, [TableChange(b"0/e/a", b"1")], read(0, 1))
+    assert await comes_true(lambda: len(log.sent) == 2, 30)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -105,6 +105,24 @@ def test_more_gpus_never_do_less_and_no_layout_beats_the_sum_of_its_gpus(name, o
     assert tensor.per_second < ganged.per_second * 1.001  # communication and copied heads only cost
 
 
+def test_a_few_requests_are_shared_among_the_engines():
+    shape, card = model("gemma-3-12b"), gpu("h100")
+
+    def found(requests, replicas):
+        work = replace(WORK, requests=requests)
+        return throughput(shape, card, "fp8", work, layout=Layout(replicas=replicas), limits=BatchLimits(sequences=64))
+
+    assert (found(64, 8).batch, found(64, 8).hours) == (8, pytest.approx(found(8, 1).hours))
+    assert found(64, 8).hours > found(64, 1).hours / 4
+    assert found(3, 8).hours == pytest.approx(found(1, 1).hours)
+    assert found(9, 8).hours == pytest.approx(found(2, 1).hours)
+
+
+def test_a_pipeline_with_fewer_requests_than_stages_is_refused():
+    with pytest.raises(ValueError, match="a pipeline of 4 stages needs as many requests at once, and has 3"):
+        throughput(model("gemma-3-4b"), gpu("h100"), "fp8", replace(WORK, requests=3), layout=Layout(pipeline=4))
+
+
 def test_communication_grows_with_gpus_and_tokens_and_is_dearer_over_pcie():
     shape = model("llama-3-70b")
     few, many = (communication_ms(shape, gpu("h100"), Layout(tensor=8), tokens) for tokens in (1, 4_096))

@@ -197,6 +197,7 @@ def test_edges_of_waiting():
     assert chance_of_waiting_at_most(10_000, 10, 0.9) == 1
     assert highest_utilisation(10, 20) == 0
     assert longest_prompt(model("gemma-3-27b"), gpu("h100"), "fp8", 0) == 0
+    assert longest_prompt(model("gemma-3-270m"), gpu("b200"), "fp8", 1e12) == 1_000_000_000
 
 
 @given(st.floats(0, 1_000), st.floats(0, 1_000), st.floats(0, 1_000))

@@ -6,6 +6,8 @@ from services.cli.bench.arms import PLAIN, abba_order, build_arms, catalogue_ent
 from services.cli.commands.bench import _env, _numbers
 from services.runtime.errors import UserError
 
+NO_FLAGS = dict.fromkeys(("gpu", "target", "draft", "precision", "budget"))
+
 
 def test_arms_differ_in_their_switch_alone():
     plain, four, eight = build_arms("simulated", (4, 8), {}, {})
@@ -50,6 +52,10 @@ def test_any_engine_by_its_own_settings():
         (lambda: _numbers("--batches", "1,1", 1, 9), "different"),
         (lambda: _numbers("--batches", "10", 1, 9), "within 1 and 9"),
         (lambda: require_drafting("vllm", {"RAILBUS_VLLM_METHOD": "auto"}), "nothing to draft with"),
+        (
+            lambda: catalogue_entry("vllm", {}, NO_FLAGS | {"gpu": "h100", "target": "gemma-3-27b"}),
+            "--gpu is for the prediction, which also needs --draft, --precision, --budget: give all, or none",
+        ),
         (lambda: _env(["PATH=/"]), "give a setting as RAILBUS_NAME=VALUE"),
         (lambda: _env(["RAILBUS_X"]), "give a setting as RAILBUS_NAME=VALUE"),
     ],
@@ -61,11 +67,21 @@ def test_nonsense_is_refused(call, message):
 
 
 def test_what_is_predicted():
-    nothing = dict.fromkeys(("gpu", "target", "draft", "precision", "budget"))
-    usual = catalogue_entry("simulated", {"RAILBUS_SIM_GPU": "h200"}, nothing)
+    usual = catalogue_entry("simulated", {"RAILBUS_SIM_GPU": "h200"}, NO_FLAGS)
     assert usual == {
         "gpu": "h200", "target": "gemma-3-27b", "draft": "gemma-3-4b", "precision": "fp8", "budget": "2048",
     }  # fmt: skip
-    assert catalogue_entry("llama", {}, nothing | {"target": "mine/config.json"})["target"] == "mine/config.json"
-    assert catalogue_entry("openai", {}, nothing) == {}
+    assert catalogue_entry("llama", {}, NO_FLAGS | {"target": "mine/config.json"})["target"] == "mine/config.json"
+    assert catalogue_entry("openai", {}, NO_FLAGS) == {}
     assert _numbers("--batches", "", 1, 9) == ()
+
+
+def test_another_file_of_the_model_has_no_default_target_or_precision():
+    env = {"RAILBUS_MODEL_PATH": "other.gguf", "RAILBUS_LLAMA_BATCH": "512"}
+    assert catalogue_entry("llama", env, NO_FLAGS) == {}
+    given = NO_FLAGS | {"target": "other/config.json", "precision": "bf16"}
+    found = catalogue_entry("llama", env, given)
+    assert (found["target"], found["precision"], found["budget"]) == ("other/config.json", "bf16", "512")
+    assert catalogue_entry("llama", {}, NO_FLAGS)["budget"] == "128"
+    with pytest.raises(UserError, match="also needs --precision"):
+        catalogue_entry("llama", env, given | {"precision": None})

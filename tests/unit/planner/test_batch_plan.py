@@ -213,6 +213,12 @@ def test_the_json_has_the_ways_the_front_and_the_answers(capsys):
     assert found["question"]["work"]["requests"] == 1_000
 
 
+def test_the_spelling_of_the_model_does_not_change_the_answers(capsys):
+    flags = ("--requests", "1000", "--gpu", "none", "--smaller", "none", "--quality-loss", "0.5", "--json")
+    usual, capitals = (json.loads(told(capsys, "--model", name, *flags)[1]) for name in ("gemma-3-12b", "Gemma-3-12B"))
+    assert capitals["answers"] == usual["answers"]
+
+
 def test_the_table_has_every_way_and_marks_the_front(capsys):
     code, out, _ = told(capsys, "--within", "5h", "--budget", "50")
     assert code == 0
@@ -222,6 +228,7 @@ def test_the_table_has_every_way_and_marks_the_front(capsys):
         assert line.startswith("*") == (way.name in front)
     assert "cheapest within 5.0 h: " in out
     assert "best within $50.00: " in out
+    assert "needs RAILBUS_VLLM_MAX_SEQS=N+1 (default: 64) and RAILBUS_GENERATOR_BATCH_SLOTS=N" in out
 
 
 @pytest.mark.parametrize(

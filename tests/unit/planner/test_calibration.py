@@ -12,7 +12,15 @@ from services.physics.catalogue.models import model
 from services.physics.speculation import tokens_per_step
 from services.planner.__main__ import main
 from services.planner.bench import calibration_report
-from services.planner.bench.calibration import _fitted, _tau, calibrate, median_error, regrets, worst_error
+from services.planner.bench.calibration import (
+    _fitted,
+    _tau,
+    calibrate,
+    median_error,
+    regrets,
+    unfitted_roofline,
+    worst_error,
+)
 from services.planner.bench.closed_loops import ShapeMeasurement, _steps, alpha, by_position, rows
 from services.planner.bench.fit import FittedRoofline, Prediction, fit_roofline, predict
 from services.planner.bench.open_loops import BenchSlo, ratios, summary
@@ -267,6 +275,7 @@ def changed(where, value):
         (("catalogue", "gpu"), "h900", "GPU 'h900' is not in the catalogue"),
         (("catalogue",), {"gpu": "h100"}, "catalogue lacks"),
         (("catalogue", "precision"), "fp3", "precision 'fp3'"),
+        (("catalogue", "budget"), "x", "budget 'x' must be a whole number within 1 and 1,000,000,000"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(tmp_path, capsys, where, value, message):
@@ -274,6 +283,16 @@ def test_what_cannot_be_compared_is_refused(tmp_path, capsys, where, value, mess
     err = capsys.readouterr().err
     assert err.startswith("railbus bench: ")
     assert message in err
+
+
+def test_an_arm_with_a_secret_is_compared_with_runs_that_do_not_tell_it(tmp_path):
+    content = result()
+    key, url = "RAILBUS_UPSTREAM_KEY", "RAILBUS_UPSTREAM_URL"
+    content["arms"]["fast"]["env"] |= {key: "sk-secret", url: "http://me:sk-secret@host/v1"}
+    for run in content["runs"]:
+        if run["arm"] == "fast":
+            run["measured"]["settings"] |= {key: "(set)", url: "http://host/v1"}
+    assert len(read_result(written(tmp_path, content)).of("fast")) == 2
 
 
 def test_benches_of_different_workloads_are_refused(tmp_path, capsys):
@@ -289,6 +308,56 @@ def test_without_closed_loops_nothing_is_calibrated(tmp_path, capsys):
         each["measured"]["cells"] = []
     path = written(tmp_path, content)
     assert main(["bench", str(path)]) == 0
-    assert "predicted" not in capsys.readouterr().out
+    assert "predict" not in capsys.readouterr().out
     assert main(["latency", "--calibrate", str(path)]) == 2
     assert "no closed loops" in capsys.readouterr().err
+
+
+def test_closed_loops_of_answers_in_one_piece_still_give_a_report(tmp_path, capsys):
+    content = result()
+    for each in content["runs"]:
+        for cell in each["measured"]["cells"]:
+            for one in cell["sets"]:
+                for request in one["requests"]:
+                    request["steps"] = [(90.0, 40)]
+    path = written(tmp_path, content)
+    assert main(["bench", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "requests/s; first token" in out
+    assert "no prediction: no repetition of a closed loop has all answers, each in several pieces" in out
+    assert main(["bench", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["calibration"] is None
+
+
+@pytest.mark.parametrize("draft", ["ngram", "none"])
+def test_an_engine_may_have_no_draft_model(draft):
+    about = {"gpu": "h100", "target": "gemma-3-27b", "draft": draft, "precision": "fp8", "budget": "2048"}
+    assert unfitted_roofline(about).draft is None
+
+
+ENGINE = ("--gpu=h100", "--target=gemma-3-27b", "--draft=none", "--precision=fp8", "--budget=2048")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--gpu=h900",), "GPU 'h900' is not in the catalogue"),
+        (("--target=gpt-9",), "model 'gpt-9' is not in the catalogue"),
+        (("--draft=gpt-9",), "model 'gpt-9' is not in the catalogue"),
+        (("--precision=fp3",), "precision 'fp3' is not known"),
+        (("--budget=0",), "budget '0' must be a whole number"),
+        (("--slo-ttft-ms=0",), "--slo-ttft-ms and --slo-token-ms must be above 0"),
+        (("--class=gold",), "--class gold: the classes of this policy are batch, chat, free, voice"),
+        (("--class=free",), "--class free has no objectives"),
+    ],
+)
+def test_what_a_report_cannot_use_is_told_before_a_bench(tmp_path, capsys, flags, sentence):
+    (tmp_path / "policy.toml").write_text("[classes.free]\n")
+    policy = f"--policy={tmp_path}"
+    assert main(["bench-check", policy, *ENGINE]) == 0
+    assert main(["bench-check", policy, "--class=voice"]) == 0
+    assert main(["bench-check", policy, *ENGINE, *flags]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("railbus bench: ")
+    assert sentence in err
+    assert err.count("\n") == 1

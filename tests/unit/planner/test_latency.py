@@ -198,7 +198,16 @@ def test_nonsense_is_refused_without_a_traceback(capsys, flags, message):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("{", "is not JSON"), ("[]", "is not a JSON object"), ("{}", "model_type")]
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ("{}", "model_type"),
+        (
+            '{"model_type": "llama", "num_hidden_layers": 1' + "0" * 400 + "}",
+            "config.json needs num_hidden_layers of at most 1,000,000,000",
+        ),
+    ],
 )
 def test_a_configuration_that_is_none(capsys, tmp_path, content, message):
     path = tmp_path / "config.json"
@@ -206,6 +215,12 @@ def test_a_configuration_that_is_none(capsys, tmp_path, content, message):
     code, _, err = told(capsys, "--target", str(path))
     assert code == 2
     assert message in err
+
+
+def test_the_longest_deadline_has_a_longest_prompt(capsys):
+    code, out, _ = told(capsys, "--target", "gemma-3-270m", "--draft", "none", "--gpu", "b200", "--ttft-ms", "1e9")
+    assert code == 0
+    assert re.search(r"prompts of up to \d+ uncached tokens on an idle engine \(at the floor: 8\d{8}\)", out)
 
 
 def test_the_cost_of_an_idle_loaded_draft_is_reported():

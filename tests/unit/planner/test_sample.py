@@ -4,6 +4,8 @@ The tests compare the predicted times with the times of a simulated engine.
 """
 
 import json
+import signal
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +16,10 @@ from services.physics.catalogue.models import model
 from services.planner.__main__ import main
 from services.planner.batch.sample import measured_ways, sampled_engine, sampled_loop
 from services.planner.batch.sample_file import divided, read_prompts
+from services.planner.batch.sample_runner import run_loops
 from services.planner.batch.ways import BatchJob
 from services.planner.bench.results import RequestResult, SampleResult, TokenCounts
+from services.planner.commands import batch
 from services.runtime.errors import UserError
 from tests.support.examples import examples
 
@@ -253,3 +257,37 @@ def test_a_mistake_in_the_file_is_named(tmp_path, capsys, text, sentence):
 def test_a_bound_of_the_sample_is_kept(tmp_path, capsys, flags):
     assert main(["batch", "--sample", str(tmp_path / "x"), *flags]) == 2
     assert "must be within" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--gpu", "h100"), "the prices have no [[owned]] entry for h100"),
+        (("--plot", "plan.pdf"), "--plot plan.pdf: the file must end in .png or .svg"),
+        (("--output", "1"), "--output 1: must be within 2 and 4096 with --sample"),
+        (("--output", "4097"), "--output 4097: must be within 2 and 4096 with --sample"),
+    ],
+)
+def test_a_mistake_is_told_before_the_sample_runs(tmp_path, capsys, monkeypatch, flags, sentence):
+    path = tmp_path / "prompts.txt"
+    path.write_text("Hello\n" * 60)
+    monkeypatch.setattr(batch, "run_loops", lambda *_, **__: pytest.fail("the sample ran"))
+    assert main(["batch", "--sample", str(path), *flags]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"railbus plan: {sentence}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_sample_that_is_told_to_end_ends_its_engine(tmp_path, monkeypatch):
+    engine = tmp_path / "engine"
+    engine.write_text("#!/bin/sh\ncat > /dev/null\nkill -TERM $PPID\nexec sleep 20\n")
+    engine.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(engine))
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # else a SIGTERM could end the tests
+    try:
+        with pytest.raises(SystemExit) as ended:
+            run_loops("simulated", [(1, 8, ["Hello"])], limit_s=1, request_s=1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 130

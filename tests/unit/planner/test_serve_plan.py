@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.generator.engines.llama import LlamaSettings
+from services.generator.engines.simulated.settings import SimulatedSettings
+from services.generator.engines.vllm.settings import VllmSettings
 from services.physics.catalogue.gpus import gpu
 from services.physics.catalogue.models import model
 from services.physics.deadlines import chance_of_waiting_at_most, mean_wait_ms
 from services.physics.parallel import Layout
 from services.planner.__main__ import main
+from services.planner.bench.fit import FittedRoofline
+from services.planner.bench.results import RunMeasurements
 from services.planner.commands.promises import limits_of
 from services.planner.serve.growth import growth
-from services.planner.serve.plan import READING, Demand, engine_kind, grown, missed, plan_serve
+from services.planner.serve.measured import SLOTS, measured_capacity
+from services.planner.serve.plan import READING, Demand, Limits, engine_kind, grown, missed, plan_serve
 from services.planner.serve.queue import queue_times, split
 from services.runtime.classes.service_classes import ServiceClasses
 from tests.bench.serve_queue import CASES, errors
@@ -139,6 +145,49 @@ def test_the_plan_keeps_the_promise_and_one_engine_less_does_not():
     assert missed(fewer, demand(users=5_000)) is not None
 
 
+def test_the_rate_of_a_slow_engine_is_found_exactly():
+    slow = demand(prompt=2_048, output=100_000, limits=Limits())
+    kind = engine_kind(model("gemma-3-27b"), gpu("h100"), "fp8", Layout(), slow)
+    rate = plan_serve(kind, slow).max_rate
+    assert rate < 0.01
+    more = queue_times(kind.step_ms, 1.003 * rate, slow.output, kind.prompts, kind.capacity)
+    assert missed(more, slow) is not None
+
+
+def measured(engine, **settings):
+    return RunMeasurements(
+        engine=engine, model="m", ready_s=1.0, settings=settings, machine={}, cells=(), streams=(), cut=False,
+        wall_s=1.0, cpu_s=None, others_s=None, memory_mib=None, gpu_mib=None,
+    )  # fmt: skip
+
+
+def test_a_measured_engine_runs_as_many_answers_as_slots_and_memory_allow():
+    about = {"target": model("gemma-3-27b"), "draft": None, "precision": "fp8", "gpu": gpu("h100"), "budget": 2_048}
+    roofline, usual = FittedRoofline(**about), demand()
+    assert measured_capacity(roofline, measured("vllm"), usual) == 64
+    assert measured_capacity(roofline, measured("vllm", RAILBUS_VLLM_MAX_SEQS="16"), usual) == 16
+    assert measured_capacity(roofline, measured("llama"), usual) == 4
+    assert measured_capacity(roofline, measured("openai"), usual) == 256
+    free = measured("vllm", RAILBUS_VLLM_MAX_SEQS="4096")
+    fp8 = measured("vllm", RAILBUS_VLLM_MAX_SEQS="4096", RAILBUS_VLLM_KV_DTYPE="fp8")
+    two = measured("vllm", RAILBUS_VLLM_MAX_SEQS="4096", RAILBUS_VLLM_TENSOR_PARALLEL="2")
+    by_memory = measured_capacity(roofline, free, usual)
+    assert 64 < by_memory < 200
+    assert measured_capacity(roofline, fp8, usual) == pytest.approx(2 * by_memory, abs=1)
+    assert measured_capacity(roofline, two, usual) > 2 * by_memory
+    with pytest.raises(ValueError, match="leaves no room for an answer on 1 x h100"):
+        measured_capacity(roofline, free, demand(prompt=1_000_000))
+
+
+def test_the_slots_of_a_measured_engine_are_those_of_its_settings():
+    defaults = {
+        "simulated": SimulatedSettings().sim_batch,
+        "llama": LlamaSettings().llama_slots,
+        "vllm": VllmSettings().vllm_max_seqs,
+    }
+    assert {engine: usual for engine, (_, usual) in SLOTS.items()} == defaults
+
+
 @pytest.mark.slow
 def test_more_gpus_for_70b_serve_more_each_and_strict_limits_need_more():
     shape = model("llama-3-70b")
@@ -169,6 +218,20 @@ def test_answers_of_one_token_can_grow(capsys):
     code, out, _ = told(capsys, "--gpu", "h100", "--gpus", "1", "--output", "1", "--grow", "--json")
     assert code == 0
     assert all(row["chunks_per_second"] > 0 for row in json.loads(out)["growth"])
+
+
+def test_growth_does_not_depend_on_how_often_users_ask(capsys):
+    flags = ("--gpu", "h100", "--gpus", "1", "--grow", "--json")
+    usual, often = (json.loads(told(capsys, *flags, *more)[1]) for more in ((), ("--users", "1", "--every", "0.0005")))
+    assert often["growth"] == usual["growth"]
+
+
+def test_the_plan_names_the_setting_that_its_engines_need(capsys):
+    code, out, _ = told(capsys, "--gpu", "h100", "--gpus", "1", "--prompt", "4096")
+    assert code == 0
+    (most,) = re.findall(r"up to (\d+) answers run in each engine: set RAILBUS_VLLM_MAX_SEQS=\1 ", out)
+    (engine,) = json.loads(told(capsys, "--gpu", "h100", "--gpus", "1", "--prompt", "4096", "--json")[1])["engines"]
+    assert engine["max_seqs"] == engine["capacity"] == int(most) > 64
 
 
 def test_growth_to_a_million_streams(capsys):

@@ -2,6 +2,7 @@
 
 import json
 import stat
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -84,3 +85,17 @@ def test_unwritable_file_is_a_user_error_and_a_full_disk_stops_nothing(tmp_path,
     policy.admit(ASKED)
     log.close()
     assert [record.message for record in caplog.records] == ["decisions are not logged: No space left on device"]
+
+
+def test_time_in_which_the_process_is_paused_does_not_count(monkeypatch):
+    policy = load(ROOT / "policies/default")
+    ask, heard = policy.rego.ask, []
+
+    def ask_after_a_pause(*question):
+        time.sleep(0.3)
+        return ask(*question)
+
+    monkeypatch.setattr(policy.rego, "ask", ask_after_a_pause)
+    policy.listen(heard.append)
+    policy.admit(ASKED)
+    assert 0 < heard[0].took_ns < 300_000_000

@@ -67,7 +67,7 @@ def test_a_case_that_cannot_be_asked_is_told(tmp_path, body, says):
 
 def test_a_line_that_is_no_object_breaks_the_corpus(tmp_path):
     folder = copy_policy(tmp_path)
-    for line in ("{", "[]"):
+    for line in ("{", "[]", "[" * 100_000):
         (folder / "golden/odd.jsonl").write_text('{"output": "", "expect": []}\n' + line)
         with pytest.raises(BrokenPolicy, match=r"golden/odd\.jsonl:2:"):
             cases(load(folder))

@@ -259,7 +259,7 @@ def test_a_folder_that_cannot_be_listed_is_a_fault(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", fail)
     with pytest.raises(BrokenPolicy, match="patterns:0: cannot be read: Permission denied") as broken:
         read_files(tmp_path)
-    assert broken.value.temporary
+    assert (broken.value.temporary, broken.value.forbidden) == (True, True)
 
 
 def test_a_file_that_cannot_be_read_is_tried_again(tmp_path, monkeypatch):
@@ -267,7 +267,7 @@ def test_a_file_that_cannot_be_read_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=OSError(24, "Too many open files")))
     with pytest.raises(BrokenPolicy, match=r"policy\.toml:0: cannot be read: Too many open files") as broken:
         read_files(tmp_path)
-    assert broken.value.temporary
+    assert (broken.value.temporary, broken.value.forbidden) == (True, False)
 
 
 def test_a_volumes_own_folder_is_no_part_of_the_policy(tmp_path):
@@ -275,3 +275,11 @@ def test_a_volumes_own_folder_is_no_part_of_the_policy(tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "file").write_text("")
     assert list(read_files(tmp_path)) == ["patterns/file"]
+
+
+def test_a_blank_line_of_test_cases_is_no_fault(tmp_path):
+    folder = copy_policy(tmp_path)
+    (folder / "golden/odd.jsonl").write_text("  \t\n\n")
+    assert lint(folder) == ()
+    (folder / "golden/odd.jsonl").write_text("\n" + "[" * 100_000)
+    assert [(fault.path, fault.line) for fault in lint(folder)] == [("golden/odd.jsonl", 2)]

@@ -9,6 +9,7 @@ import pytest
 
 from services.policy import BrokenPolicy, PolicyFault, PolicyReloader
 from services.policy.reloader import RETRY_S
+from services.runtime.metrics import POLICY_REFUSED
 from tests.support.policies import copy_policy, replace_in_file
 from tests.support.waiting import until
 
@@ -97,7 +98,7 @@ def test_the_pauses_between_tries_grow_until_the_files_change(tmp_path, monkeypa
     reloader = PolicyReloader(folder)
     monkeypatch.setattr("services.policy.trial.subprocess.run", Mock(side_effect=BlockingIOError(11, "busy")))
     monkeypatch.setattr("services.policy.reloader.time.monotonic", lambda: 0.0)
-    pauses = []
+    pauses, counted = [], POLICY_REFUSED._value.get()
     for edit in (65, 66):
         replace_in_file(folder, "policy.toml", f"max_findings = {edit - 1}", f"max_findings = {edit}")
         assert settle(reloader) is None
@@ -106,6 +107,7 @@ def test_the_pauses_between_tries_grow_until_the_files_change(tmp_path, monkeypa
             reloader._again_s = 0.0
             assert reloader.poll() is None
     assert pauses == [60, 120, 240, 480, 960, 1920, 3600, 3600] * 2
+    assert POLICY_REFUSED._value.get() == counted + 2  # each edit counts once
 
 
 def test_the_first_policy_must_be_good(tmp_path):

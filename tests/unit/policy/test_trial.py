@@ -4,6 +4,7 @@ A separate process tries the policy, and crashes instead of the service.
 """
 
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -111,6 +112,14 @@ def test_a_trial_that_is_killed_from_outside_may_be_made_again(tmp_path, monkeyp
     interpreter.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(interpreter))
     with pytest.raises(BrokenPolicy, match=r"it was killed: .* when its files are compiled; if this repeats") as broken:
+        try_policy({})
+    assert broken.value.temporary
+
+
+def test_a_trial_that_cannot_start_may_be_made_again(monkeypatch):
+    busy = Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable"))
+    monkeypatch.setattr("services.policy.trial.subprocess.run", busy)
+    with pytest.raises(BrokenPolicy, match=r"did not start \(Resource temporarily unavailable\)") as broken:
         try_policy({})
     assert broken.value.temporary
 

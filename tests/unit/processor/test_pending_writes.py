@@ -13,6 +13,7 @@ from schemas.topics import STREAMS
 from services.bus import BusError, EventRejected, NotAcknowledged
 from services.processor.core import RecordPosition, Write
 from services.processor.pending_writes import PendingWrites
+from services.runtime.errors import UnavailableError, UserError
 from tests.unit.router.world import closed, request_id
 
 
@@ -23,7 +24,7 @@ class SmallProducer:
         self.room = room
         self.taken = []
         self.acks = []
-        self.ended = False
+        self.ended = None
         self._more = asyncio.Event()
 
     def make_room(self, count):
@@ -31,8 +32,8 @@ class SmallProducer:
         self._more.set()
 
     def post_now(self, topic, event, *, traceparent=None):
-        if self.ended:
-            raise BusError("the producer is stopped")
+        if self.ended is not None:
+            raise self.ended
         if event.reason == "too large":
             raise MalformedEvent("it is too large")
         return self._take(event) if self.room > 0 else None
@@ -177,9 +178,10 @@ async def test_after_a_queue_was_sent_a_write_is_posted_as_it_is_decided():
     await writer.stop()
 
 
-async def test_a_producer_that_has_ended_ends_the_sender():
+@pytest.mark.parametrize("error", [BusError("stopped"), UserError("no right"), UnavailableError("aborted")])
+async def test_a_producer_that_has_ended_ends_the_sender(error):
     writer = Writer(room=9)
-    writer.producer.ended = True
+    writer.producer.ended = error
     writer.append(0)
     await let_others_run()
-    assert isinstance(writer.sending.exception(), BusError)
+    assert writer.sending.exception() is error

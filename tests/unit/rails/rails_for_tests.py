@@ -1,6 +1,14 @@
-"""Deliberately faulty input rails for NeMo Guardrails: one raises an exception, the other rewrites the prompt."""
+"""Input rails that NeMo Guardrails runs in tests. One raises an exception, one rewrites the prompt, one is counted."""
 
 from nemoguardrails.actions.rail_outcome import RailOutcome, TransformTarget
+
+COUNTED = []
+"""The prompts that the rail ``counting`` has got."""
+
+
+async def counting(text, config):
+    COUNTED.append(text)
+    return RailOutcome.allow()
 
 
 async def raising(text, config):

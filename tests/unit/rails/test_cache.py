@@ -1,4 +1,7 @@
+from types import SimpleNamespace
+
 import pytest
+from redis.exceptions import OutOfMemoryError
 
 from services.rails.cache import MAX_EDITS, RailCache
 from services.rails.rail import PASSED, Edit, RailAnswer
@@ -17,3 +20,14 @@ async def test_answers_that_take_much_memory_are_not_kept(edits, kept):
     answers = {"pii": RailAnswer(edits=(Edit(0, 0, 1, "[email address]"),) * edits), "secrets": PASSED}
     await cache.keep("k", answers)
     assert await cache.find("k", ("pii", "secrets")) == (answers if kept else None)
+
+
+async def test_a_redis_that_is_full_can_still_be_asked(caplog):
+    async def refuse(*_, **__):
+        raise OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
+
+    cache = RailCache("redis://127.0.0.1:6379")
+    cache._redis, cache._connected = SimpleNamespace(set=refuse), True
+    await cache.keep("k", {"secrets": PASSED})
+    assert cache._connected
+    assert not caplog.records

@@ -6,6 +6,7 @@ from services.policy import BrokenPolicy
 from services.policy.engines.nemo import add_rail
 from services.rails.evaluator import build_evaluator
 from services.rails.jailbreak import JailbreakClassifier
+from tests.unit.rails.rails_for_tests import COUNTED
 from tests.unit.rails.world import JAILBREAK_RAIL, NO_JAILBREAK, UNHURRIED, policy, rail_text, request
 
 # NeMo's own configuration classes warn about their own fields.
@@ -89,7 +90,7 @@ async def test_the_owners_own_nemo_rails_count_as_well(classifier):
     assert (await judged(classifier, held, "First.")).decision == "allow"
 
 
-async def test_a_nemo_rail_that_raises_or_rewrites_has_not_passed(classifier):
+async def test_a_nemo_rail_that_raises_or_rewrites_has_not_passed(classifier, caplog):
     for flow, told in (("input raising", "it raised"), ("input rewriting", "rewrites the prompt")):
         add_rail(flow, "input", f"tests.unit.rails.rails_for_tests:{flow.removeprefix('input ')}")
         held = policy(*UNHURRIED, *NO_JAILBREAK, nemo_input(flow))
@@ -97,6 +98,17 @@ async def test_a_nemo_rail_that_raises_or_rewrites_has_not_passed(classifier):
         (rail,) = [rail for rail in said.rails if rail.rail == f"nemo/{flow}"]
         assert (said.decision, rail.result) == ("deny", "broke")
         assert told in rail.detail
+    assert "shout" not in caplog.text
+
+
+async def test_nemo_rails_that_differ_in_parameters_run_once_each(classifier):
+    add_rail("input counting", "input", "tests.unit.rails.rails_for_tests:counting")
+    flows = ["input counting $of=words", "input counting $of=lines"]
+    held = policy(*UNHURRIED, *NO_JAILBREAK, nemo_input(*flows))
+    COUNTED.clear()
+    said = await judged(classifier, held, "One prompt.")
+    assert [results(said)[f"nemo/{flow}"] for flow in flows] == ["passed", "passed"]
+    assert COUNTED == ["One prompt."] * 2
 
 
 async def test_nemo_is_asked_only_for_flows_and_refuses_what_it_does_not_know(classifier):

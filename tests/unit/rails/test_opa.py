@@ -92,3 +92,12 @@ async def test_a_slow_server_times_out_and_a_dead_one_breaks(script):
 def test_an_address_of_another_kind_is_a_mistake(url):
     with pytest.raises(UserError, match=f"RAILBUS_OPA_URL='{url}': must be http://HOST:PORT"):
         OpaClient(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://user:se/cret@opa:8181", "htp://user:secret@opa", "user:secret@opa", "opa?token=secret"]
+)
+def test_a_wrong_address_with_a_password_is_not_shown(url):
+    with pytest.raises(UserError) as wrong:
+        OpaClient(url)
+    assert str(wrong.value) == "RAILBUS_OPA_URL=(hidden): must be http://HOST:PORT"

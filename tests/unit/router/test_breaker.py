@@ -6,9 +6,20 @@ from schemas.requests import Deadlines
 from schemas.side_events import Account
 from schemas.stream import Closed
 from schemas.topics import STREAMS
+from services.bus import partition_for
 from services.router.config import FallbackLimits, RouterConfig
 from services.router.state.breaker import MAX_OUTCOMES, OPEN_US, PROBES, STALE_US, Breaker
-from tests.unit.router.world import World, chunk, failed, finished, request, request_id, started
+from tests.unit.router.world import (
+    PARTITIONS,
+    World,
+    chunk,
+    failed,
+    finished,
+    request,
+    request_id,
+    started,
+    verdict,
+)
 
 TRIP = RouterConfig().breaker_trip
 
@@ -189,3 +200,19 @@ def test_prompts_at_fault_do_not_open_it() -> None:
         rid = request_id(number)
         world.put(request(rid), failed(rid, error_class="bad_request", retryable=False))
     assert world.routers[0]._shared.breaker.state == "closed"
+
+
+def test_denied_request_whose_worker_stops_late_does_not_open_it() -> None:
+    world = World(RouterConfig(fallback="vertex", breaker_trip=1))
+    world.put(request(), started(), verdict("deny", at_ms=190))
+    world.put(failed(at_ms=210, error_class="cancelled", retryable=False)).until(3_000)
+    assert world.endings() == ["denied"]
+    assert not world.routers[0].breaker_open
+
+
+def test_request_that_was_turned_away_does_not_open_it() -> None:
+    first, second = [rid for n in range(40) if partition_for(rid := request_id(n), PARTITIONS) == 0][:2]
+    world = World(RouterConfig(fallback="vertex", breaker_trip=1, max_open=1))
+    world.put(request(first), started(first), chunk(0, first), started(second, at_ms=51), request(second, at_ms=52))
+    assert world.until(1_900).account(second).cause == "too_many_open"
+    assert not world.routers[0].breaker_open

@@ -8,6 +8,7 @@ from schemas.stream import Closed
 from schemas.topics import DAY_MS, REQUESTS, STREAMS
 from schemas.wire import AnyEvent
 from services.bus import Received, partition_for
+from services.router import partition
 from services.router.config import FallbackLimits, RouterConfig
 from tests.unit.router.world import (
     MS,
@@ -299,10 +300,10 @@ def test_account_counts_each_chunk_once_and_none_behind_a_gap() -> None:
     assert (late.account().attempts[0].usage.completion_tokens, late.account().attempts[0].last_seq) == (3, 2)
 
 
-def test_unreadable_closed_request_is_accounted_for_and_cancels_nothing() -> None:
+def test_unreadable_closed_request_is_accounted_for_and_cancelled() -> None:
     world = World().put(closed("rejected"))
     assert world.account().outcome == "rejected"
-    assert world.cancels() == []
+    assert world.cancels() == [("expired", None)]
 
 
 @pytest.mark.parametrize("verdict_first", [False, True])
@@ -372,6 +373,19 @@ def test_more_batch_requests_than_may_be_open_are_turned_away() -> None:
     assert world.endings(ids[0]) == ["completed"]
     world.put(request(ids[4], lane="batch"), request(ids[5], lane="batch"))
     assert [world.endings(rid) for rid in ids[4:]] == [[], ["failed"]]
+
+
+def test_timers_of_finished_batch_requests_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "SPARE", 10)
+    ids = [rid for n in range(200) if partition_for(rid := request_id(n), PARTITIONS) == 0][:60]
+    day = Deadlines(total_ms=DAY_MS)
+    world = World(RouterConfig()).put(request(ids[0], lane="batch", deadlines=day))
+    for rid in ids[1:]:
+        world.put(request(rid, lane="batch", deadlines=day), started(rid), chunk(0, rid), finished(0, rid))
+        assert world.endings(rid) == ["completed"]
+    assert len(world.routers[0]._partitions[0]._timers) <= 2 * 2 + 10
+    assert world.until(DAY_MS - 1).endings(ids[0]) == []
+    assert world.until(DAY_MS).endings(ids[0]) == ["expired"]
 
 
 @pytest.mark.parametrize("lane", ["interactive", "batch"])

@@ -121,6 +121,27 @@ def test_a_cancellation_without_a_signal_is_a_crash() -> None:
     assert "main was cancelled without a signal" in err
 
 
+PASSES_SIGTERM_ON = """
+import subprocess, sys
+from services.runtime.process import passing_sigterm_to
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+with passing_sigterm_to(child) as received:
+    print("ready", flush=True)
+    child.wait()
+print(received, child.returncode)
+"""
+
+
+def test_sigterm_ends_the_child_of_a_process_too() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PASSES_SIGTERM_ON], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert finish(process) == (0, "[15] -15\n", "")
+
+
 @pytest.mark.parametrize("text", ["", " ", " info "])
 def test_an_empty_log_level_is_the_default(text: str) -> None:
     code = "from services.runtime.logging import *; configure_logging(); print(logging.getLogger().level)"

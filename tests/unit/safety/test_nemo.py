@@ -70,11 +70,12 @@ async def test_a_rail_that_only_says_no_takes_the_window():
     assert await found(held, "an apple") == ()
 
 
-async def test_a_rail_that_raises_is_neither_a_finding_nor_a_pass():
+async def test_a_rail_that_raises_is_neither_a_finding_nor_a_pass(caplog):
     add_rail("test raising", "output", "tests.unit.safety.rails_for_tests:raising")
     with pytest.raises(CheckFailed, match="'test raising' raised") as failed:
         await found(configured("railbus output", "test raising"), "my secret words")
     assert "secret" not in str(failed.value)
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize("flow", ["no such rail", "railbus jailbreak"])

@@ -68,6 +68,14 @@ def test_every_reference_of_the_asyncapi_document_leads_somewhere():
             assert (GENERATED / reference).is_file(), path
 
 
+def test_every_message_whose_records_have_a_key_describes_the_key():
+    messages = document()["components"]["messages"]
+    for name, kind in KINDS.items():
+        key = messages[name]["bindings"]["kafka"].get("key")
+        assert (key is None) == (kind.key == "none"), name
+    assert messages["BatchProgress"]["bindings"]["kafka"]["key"]["description"] == "The batch id, as in the value."
+
+
 def test_channels_are_the_topics_and_operations_stay_on_their_channels():
     whole = document()
     assert set(whole["channels"]) == {topic.name for topic in TOPICS}

@@ -122,6 +122,17 @@ def test_of_what_was_closed_before_only_the_newest_is_exported():
     assert core.open == 0
 
 
+def test_after_a_partition_was_gained_the_newest_trace_is_exported_first():
+    core = TracerCore()
+    core.gained(0)
+    books = [Books() for _ in range(3)]
+    for number, each in enumerate(books):
+        assert feed(core, each.account, each.receipt, at_us=CLOSED_US + number) == []
+    found = core.caught_up(0, CLOSED_US + 3, CLOSED_US + 3)
+    ids = [each.trace.spans[0].attributes["gen_ai.response.id"] for each in found]
+    assert ids == [each.id for each in reversed(books)]
+
+
 def test_a_lost_partition_is_forgotten(core):
     feed(core, Books().account)
     core.lost(0)

@@ -1,15 +1,20 @@
 """Test that changes with a simulated gain are kept, and that changes without a gain or with a loss are not."""
 
 import random
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.tuner.decide import decide, gain_is_shown
+from services.tuner.decide import decide, gain_is_shown, percent
 from services.tuner.experiment import Rules, SettingsChange, parse_target
 from services.tuner.measurements import Load, RequestRow, Round, failed, gain, stability, token_gaps, values
 from services.tuner.quality.compare import Answers, TextScore, compare
+from services.tuner.run import laboratory
+from services.tuner.run.engine_process import EngineProcessError
+from services.tuner.run.laboratory import Laboratory, Shape
 from tests.support.examples import examples
 from tests.unit.tuner.simulated_loads import CHANGE, load, rounds, trial
 
@@ -173,6 +178,33 @@ def test_a_lossless_change_is_not_blamed_for_the_engines_own_noise():
 def test_a_lossy_change_whose_answers_were_not_measured_is_not_kept():
     change = SettingsChange(name="planted", settings={"RAILBUS_X": "1"}, item="quantization", lossy=True)
     assert decide(trial(random.Random(9), effect=0.5, change=change), Rules()).outcome == "quality"
+
+
+class DeadEngine:
+    async def load(self, *_, **__):
+        raise EngineProcessError("it was ended by signal 9")
+
+
+@asynccontextmanager
+async def dead_engine(_):
+    yield DeadEngine()
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+async def test_a_change_whose_engine_fails_while_it_answers_is_not_kept(monkeypatch, lossy):
+    monkeypatch.setattr(laboratory, "engine_process", dead_engine)
+    measured = trial(random.Random(9), effect=0.5, change=replace(CHANGE, lossy=lossy))
+    of_a_model = await Laboratory(Shape()).with_quality(replace(measured, base={"RAILBUS_ENGINE": "llama"}))
+    found = decide(of_a_model, Rules())
+    assert found.outcome == "quality"
+    assert "an engine failed when answers were compared: it was ended by signal 9" in found.reason
+    simulated = await Laboratory(Shape()).with_quality(replace(measured, base={"RAILBUS_ENGINE": "simulated"}))
+    assert decide(simulated, Rules()).kept is not lossy
+
+
+def test_the_gain_of_a_single_round_has_no_interval():
+    found = gain(rounds(random.Random(3), 1, effect=0.5), "answer_p50_ms", 0.99)
+    assert percent(found) == f"{found.value:+.1%} (one round has no interval)"
 
 
 def test_metrics_of_a_known_load():

@@ -1,5 +1,6 @@
 """Tests of ``railbus tune``: the report as HTML, Markdown and JSON, its checklist, and the environment file."""
 
+import io
 import random
 import re
 import shlex
@@ -14,16 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.physics.statistics import Interval
+from services.runtime.errors import UserError
+from services.tuner.__main__ import main
 from services.tuner.candidates import Surroundings, candidates
 from services.tuner.decide import Trial
-from services.tuner.experiment import UNCHANGED, ExperimentError, Rules, SettingsChange, Size
+from services.tuner.experiment import UNCHANGED, ExperimentError, Rules, SettingsChange, Size, parse_settings
 from services.tuner.guide import GUIDE, ITEMS, check_guide
+from services.tuner.measurements import Round
 from services.tuner.plan import TunePlan
 from services.tuner.quality.compare import Answers, TextScore, compare
 from services.tuner.quality.tasks import is_solved, task_set
-from services.tuner.report.document import About, as_json, tune_sections
+from services.tuner.report.document import About, _accuracy_mark, as_json, tune_sections
 from services.tuner.report.drawings import forest
 from services.tuner.report.forms import env_file, markdown, page
+from services.tuner.run.laboratory import Laboratory
 from services.tuner.run.prompts import prompts
 from services.tuner.search import Search
 from services.worker.engine import EngineName
@@ -44,11 +49,22 @@ def quality(loss=0.01):
     return compare(Answers(texts, scores), Answers(texts, scores), Answers(texts, worse), right)
 
 
-def searched():
+def with_memory(measured, after_mib):
+    return tuple(
+        Round(each.before, tuple(msgspec.structs.replace(load, memory_mib=after_mib) for load in each.after))
+        for each in measured
+    )
+
+
+def searched(loss=0.01, after_mib=300.0):
     """Return a finished search among five changes.
 
     Two changes are gains, and one of these two is lossy: it may alter answers. One change has no effect, one failed,
     and one was skipped because the time was used up.
+
+    Args:
+        loss: Rise of the perplexity by the lossy change, as a share.
+        after_mib: Memory of the engine with a change. Without a change, it is 300 MiB.
     """
     rng, size = random.Random(7), Size(rounds=6, load=16)
     changes = [
@@ -63,11 +79,13 @@ def searched():
     elapsed = 0.0
     while (change := search.next(elapsed)) is not None:
         elapsed += 10
-        measured = rounds(rng, 6, effect=effects.get(change.name, 1.0), process=0.002, drift=0.01)
+        measured = with_memory(
+            rounds(rng, 6, effect=effects.get(change.name, 1.0), process=0.002, drift=0.01), after_mib
+        )
         error = "engine x: no GPU" if change.name == "eager" else ""
         search.record(
             Trial(change=change, base=dict(search.best), size=size, rounds=() if error else measured, error=error,
-                  quality=quality() if change.lossy else None)
+                  quality=quality(loss) if change.lossy else None)
         )  # fmt: skip
     return search
 
@@ -82,6 +100,22 @@ def test_the_checklist_ticks_what_is_kept_and_says_why_the_rest_is_not():
     assert found["pinning"].reason == "pin: the budget of 0.833 minutes is spent"
     assert "plan serve" in found["tensor-parallel"].reason
     assert set(found) == {item.key for item in GUIDE}
+
+
+def verified(search):
+    (section,) = (each for each in tune_sections(search, ABOUT, SIZE) if each.title == "The guide's verification")
+    return {title: mark for mark, title, _ in section.rows}
+
+
+@pytest.mark.parametrize(("loss", "mark"), [(0.005, "[x]"), (0.03, "[-]")])
+def test_accuracy_is_compared_with_the_loss_that_the_guide_names(loss, mark):
+    assert verified(searched(loss))["Accuracy degradation < 1 %"] == mark
+    assert _accuracy_mark([Interval(0.0, -0.07, 0.07)]) == "[?]"
+
+
+def test_memory_is_compared_with_its_own_limit():
+    found = verified(searched(after_mib=330.0))
+    assert found["Memory usage within limits"] == "[x]"
 
 
 class _Loads(HTMLParser):
@@ -129,8 +163,15 @@ def test_the_data_are_json_and_say_what_is_kept():
     assert rise["low"] <= rise["value"] <= rise["high"]
 
 
-def test_a_secret_is_in_no_form_of_the_report():
-    secret = {"RAILBUS_UPSTREAM_KEY": "sk-secret"}
+@pytest.mark.parametrize(
+    ("setting", "printed"),
+    [
+        ("RAILBUS_UPSTREAM_KEY=sk-secret", "upstream_key=(set)"),
+        ("RAILBUS_UPSTREAM_URL=http://me:sk-secret@host/v1", "upstream_url=http://host/v1"),
+    ],
+)
+def test_a_secret_is_in_no_form_of_the_report(setting, printed):
+    secret = parse_settings([setting])
     search = Search([SettingsChange(name="k", settings=secret, item="kv")], base=secret, defaults={}, rules=Rules())
     rng = random.Random(3)
     while (change := search.next(0)) is not None:
@@ -144,8 +185,8 @@ def test_a_secret_is_in_no_form_of_the_report():
     assert search.best == secret
     text = data + markdown("x", sections) + page("x", sections) + env_file(search.best, {}, "railbus tune")
     assert "sk-secret" not in text
-    own = TunePlan(engine="openai", own_list=False, tries=("RAILBUS_UPSTREAM_KEY=sk-secret",))
-    assert own.changes(Surroundings(engine="openai", cores=1, at_once=1, base={}))[0].name == "upstream_key=(set)"
+    own = TunePlan(engine="openai", own_list=False, tries=(setting,))
+    assert own.changes(Surroundings(engine="openai", cores=1, at_once=1, base={}))[0].name == printed
 
 
 def test_without_a_measurement_there_is_a_report():
@@ -212,6 +253,25 @@ def test_a_plan_names_what_is_wrong():
     first, second = own.changes(around)
     assert (first.name, first.item, first.lossy) == ("a=1 b=2", "kv", False)
     assert (second.settings, second.lossy) == ({"RAILBUS_C": "3"}, True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"only": ["magic"]}, "^--only 'magic': choose among quantization"),
+        ({"tries": ["THREADS=2"]}, "^'THREADS=2': give a setting of the engine"),
+        ({"budget_min": 0}, "^--budget: Expected"),
+    ],
+)
+async def test_a_mistake_in_a_plan_is_told_before_an_engine_starts(monkeypatch, wrong, sentence):
+    async def pilot(*_):
+        pytest.fail("an engine was started")
+
+    plan = orjson.dumps({"engine": "simulated", **wrong})
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(plan)))
+    monkeypatch.setattr(Laboratory, "pilot", pilot)
+    with pytest.raises(UserError, match=sentence):
+        await main()
 
 
 def test_the_tasks_have_one_right_answer_each_and_none_is_in_two():

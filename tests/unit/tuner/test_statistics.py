@@ -34,6 +34,8 @@ def test_an_interval_of_few_values_holds_the_truth_as_often_as_it_says():
 def test_one_value_has_no_interval():
     found = mean_interval([3.0], 0.95)
     assert (found.value, found.low, found.high) == (3.0, -math.inf, math.inf)
+    ratio = ratio_interval([3.0], [1.0], 0.95)
+    assert (ratio.low, ratio.high) == (0.0, math.inf)
     with pytest.raises(ValueError, match="two values"):
         t_quantile(0, 0.95)
     with pytest.raises(ValueError, match="not within"):

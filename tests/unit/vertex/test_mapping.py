@@ -11,7 +11,7 @@ from services.worker.engine import EngineError, EngineStep
 
 
 def body(messages: list[Message], sampling: Sampling | None = None, thinking: int = 0) -> dict[str, object]:
-    return request_body(messages, sampling or Sampling(), thinking)
+    return request_body(messages, sampling or Sampling(), thinking_tokens=thinking, max_output_tokens=65_535)
 
 
 def read(answer: GenerateContentParser, **frame: object) -> EngineStep | None:
@@ -43,6 +43,34 @@ def test_system_messages_alone_are_the_prompt() -> None:
     asked = body([Message(role="system", content="Say hello.")])
     assert asked["contents"] == [{"role": "user", "parts": [{"text": "Say hello."}]}]
     assert "systemInstruction" not in asked
+
+
+def test_messages_without_text_are_left_out() -> None:
+    conversation = [
+        Message(role="system", content=""),
+        Message(role="user", content="a"),
+        Message(role="assistant", content=""),
+        Message(role="user", content="b"),
+    ]
+    asked = body(conversation)
+    assert asked["contents"] == [
+        {"role": "user", "parts": [{"text": "a"}]},
+        {"role": "user", "parts": [{"text": "b"}]},
+    ]
+    assert "systemInstruction" not in asked
+
+
+def test_a_conversation_without_text_is_refused() -> None:
+    with pytest.raises(EngineError, match="needs at least one message with text") as caught:
+        body([Message(role="system", content=""), Message(role="user", content="")])
+    assert (caught.value.error_class, caught.value.retryable) == ("bad_request", False)
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(131_072, 65_535), (65_535, 65_535), (65_534, 65_534)])
+def test_no_longer_answer_is_asked_for_than_the_api_accepts(asked: int, sent: int) -> None:
+    config = body([Message(role="user", content="a")], Sampling(max_tokens=asked))["generationConfig"]
+    assert isinstance(config, dict)
+    assert config["maxOutputTokens"] == sent
 
 
 def test_sampling_is_taken_over() -> None:

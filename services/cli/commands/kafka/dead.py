@@ -16,6 +16,7 @@ from services.bus import (
     Received,
     TailReader,
     UnreadableRecord,
+    cluster_topics,
     partition_counts,
     write_raw_records,
 )
@@ -24,7 +25,6 @@ from services.cli.common import (
     bus_settings,
     check_request_id,
     reaching_broker,
-    read_through,
     run_coroutine,
     start_position,
     topic_by_name,
@@ -135,7 +135,10 @@ async def _show(args: argparse.Namespace, settings: BusSettings) -> int:
 async def _replay(args: argparse.Namespace, settings: BusSettings) -> int:
     if bool(args.numbers) == args.all:
         raise UserError("name the dead letters by their numbers, or give --all for everything that the filters leave")
-    found, matched = await _read_dead_letters(settings, _filter(args), start_position(args.moment), _limit(args.limit))
+    if len(args.numbers) > MAX_LIMIT:
+        raise UserError(f"{len(args.numbers)} numbers are too many: give at most {MAX_LIMIT} at once")
+    limit = max(_limit(args.limit), len(args.numbers))
+    found, matched = await _read_dead_letters(settings, _filter(args), start_position(args.moment), limit)
     missing = set(args.numbers) - {record.number for record in found}
     if missing:
         raise UserError(f"there is no such dead letter: {', '.join(map(str, sorted(missing)))}")
@@ -189,13 +192,15 @@ async def _read_dead_letters(
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(reader.run())
         async with reaching_broker(settings):
-            if DEAD.name not in await partition_counts(settings):
+            there = await cluster_topics(settings)
+            if DEAD.name not in there.counts:
                 raise UserError(f"there is no topic {DEAD.name}: `railbus topics --create` creates it")
+            there.check_leaders([(DEAD, 0)])
             end = await reader.end_offset(DEAD, 0)
             begin = await reader.follow(DEAD, 0, start)
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
-                await read_through(reader, {(DEAD, 0): end} if begin < end else {})
+                await reader.read_through({(DEAD, 0): end} if begin < end else {})
         except TimeoutError:
             raise UserError(f"reading took longer than {READ_TIMEOUT_S:.0f} s: begin later with --from") from None
         reading.cancel()

@@ -3,18 +3,17 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from schemas.ids import time_ms
 from schemas.topics import TOPICS, Topic
-from services.bus import BusSettings, Received, TailReader, UnreadableRecord, partition_counts, partition_for
+from services.bus import BusSettings, Received, TailReader, UnreadableRecord, cluster_topics, partition_for
 from services.cli.common import (
     add_kafka_option,
     bus_settings,
     check_request_id,
     reaching_broker,
-    read_through,
     request_start,
     run_coroutine,
     start_position,
@@ -72,7 +71,7 @@ class _Tail:
             reading = tasks.create_task(reader.run())
             ends = await self._begin(reader)
             if self._args.no_follow or key is not None:
-                await read_through(reader, ends)
+                await reader.read_through(ends)
             if key is not None and not self._received:
                 code = 1
                 self._report_unknown_request()
@@ -83,8 +82,9 @@ class _Tail:
 
     async def _begin(self, reader: TailReader) -> dict[tuple[Topic, int], int]:
         async with reaching_broker(self._settings):
-            counts = await partition_counts(self._settings)
-            partitions = _partitions(self._topics, self._args.request, counts)
+            there = await cluster_topics(self._settings)
+            partitions = _partitions(self._topics, self._args.request, there.counts)
+            there.check_leaders(partitions)
             ends = {partition: await reader.end_offset(*partition) for partition in partitions}
             begins = {partition: await reader.follow(*partition, self._start) for partition in partitions}
         return {partition: end for partition, end in ends.items() if begins[partition] < end}
@@ -125,7 +125,7 @@ class _Tail:
             sys.stdout.flush()
 
 
-def _partitions(topics: list[Topic], request_id: str | None, counts: dict[str, int]) -> list[tuple[Topic, int]]:
+def _partitions(topics: list[Topic], request_id: str | None, counts: Mapping[str, int]) -> list[tuple[Topic, int]]:
     partitions = []
     for topic in topics:
         count = counts.get(topic.name, 0)

@@ -2,10 +2,11 @@
 
 import argparse
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from schemas.topics import TOPICS, Topic
-from services.bus import BusSettings, TailReader, ensure_topics, partition_counts
+from services.bus import BusSettings, TailReader, cluster_topics, ensure_topics
 from services.cli.common import add_kafka_option, bus_settings, reaching_broker, run_coroutine
 
 _HOUR_MS: Final = 3_600_000
@@ -24,8 +25,9 @@ def run(args: argparse.Namespace) -> int:
 async def _main(settings: BusSettings, *, create: bool) -> int:
     async with reaching_broker(settings):
         if create:
+            await _partition_counts(settings)  # without a leader, the next line would wait
             await ensure_topics(settings)
-        there = await partition_counts(settings)
+        there = await _partition_counts(settings)
         records = await _records(settings, there)
     print(f"{'topic':<24} {'partitions':>10} {'records':>9} {'kept':>6}  holds")
     for topic in TOPICS:
@@ -38,7 +40,13 @@ async def _main(settings: BusSettings, *, create: bool) -> int:
     return 1 if missing else 0
 
 
-async def _records(settings: BusSettings, there: dict[str, int]) -> dict[str, int]:
+async def _partition_counts(settings: BusSettings) -> Mapping[str, int]:
+    there = await cluster_topics(settings)
+    there.check_leaders((topic, number) for topic in TOPICS for number in range(there.counts.get(topic.name, 0)))
+    return there.counts
+
+
+async def _records(settings: BusSettings, there: Mapping[str, int]) -> dict[str, int]:
     reader = TailReader(settings, handler=lambda _: None)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(reader.run())

@@ -82,7 +82,7 @@ class SimulatedEngine:
         return model
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Yield random words. The random generator is seeded with the request's id and ``sampling.seed``."""
+        """Yield random words. The random number generator is seeded with the request's id and ``sampling.seed``."""
         if self._dead is not None:
             raise self._dead
         sequence = self._sequence(job)

@@ -31,7 +31,7 @@ def read_model_config(folder: Path, variable: str, *, weights: bool = True) -> d
         config = msgspec.json.decode((folder / "config.json").read_bytes())
     except FileNotFoundError:
         raise UserError(f"{where}: has no config.json, so it is not a model's folder") from None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{where}: its config.json cannot be read ({type(error).__name__})") from None
     if not isinstance(config, dict) or not config.get("architectures"):
         raise UserError(f"{where}: its config.json names no architecture")
@@ -52,7 +52,7 @@ def _require_all_shards(folder: Path, where: str) -> None:
         return
     try:
         shards = set(msgspec.json.decode(index.read_bytes())["weight_map"].values())
-    except (OSError, msgspec.DecodeError, KeyError, AttributeError, TypeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError):
         raise UserError(f"{where}: its {index.name} cannot be read") from None
     missing = sorted(shard for shard in shards if not (folder / str(shard)).is_file())
     if missing:
