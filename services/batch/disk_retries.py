@@ -18,7 +18,7 @@ MAY_PASS: Final = DISK_FULL | {errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTA
 """Numbers of the errors that are no fault of a job. ``repeat`` tries again after them."""
 
 BAD_DISK_TRIES: Final = 10
-"""Maximum number of tries after ``EIO``, about 45 seconds: a part of the disk may be unreadable for good."""
+"""Maximum number of tries after ``EIO``, about 35 seconds: a part of the disk may be unreadable for good."""
 
 _log = logger("batch")
 

@@ -309,13 +309,13 @@ class _Session:
         start_in(self._tasks, self._take_over(partitions, generation), f"{self._reader.group}-assignment")
 
     def _keep_committing(self) -> None:
-        """Let a leaving member commit in the generation of its newest assignment.
+        """Let a member that leaves during a rebalance commit in the new generation.
 
-        Do nothing if ``_take_over`` has started for this assignment. A member whose member id has changed cannot
-        commit.
+        Do nothing if ``_take_over`` has started for the new assignment. The member still cannot commit if the group
+        has given it another member id.
         """
-        # The broker refuses commits in the generation before. Without this, the work of a member that is stopped during
-        # a rebalance would be done again by another member.
+        # The broker refuses commits in an older generation. Without this, the work of a member that is stopped during a
+        # rebalance would be done again by another member.
         if self._untaken is None:
             return
         partitions, generation = self._untaken

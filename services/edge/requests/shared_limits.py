@@ -134,8 +134,8 @@ class SharedLimits:
     async def claim(self, tenant: str, key: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
         """If the key has no record, store ``record`` and return None. Otherwise return the stored record.
 
-        What this process claims is stored both in Redis and in the process. So the process still knows its own keys
-        while Redis is away, and when Redis is back or has lost them.
+        The process also keeps its own copy of every record that it claims. So it still knows its own keys while Redis
+        cannot be reached, and after Redis has come back without them.
         """
         name = _redis_key(tenant, key)
         if self._usable(now_us):

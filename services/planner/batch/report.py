@@ -31,7 +31,7 @@ def lines(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[Bat
     if any(way.kind not in {"measured", "API"} for way in plan.ways):
         yield (
             "a batch of N in vLLM needs RAILBUS_VLLM_MAX_SEQS=N+1 (default: 64) and RAILBUS_GENERATOR_BATCH_SLOTS=N; "
-            "N counts all stages of a pipeline"
+            "of a pipeline, N is the batch times its stages"
         )
     yield ""
     for answer in found:

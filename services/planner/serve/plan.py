@@ -239,7 +239,7 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
         return queue_times(kind.step_ms, rate, demand.output, kind.prompts, kind.capacity)
 
     if kind.capacity < 2:  # it is always full or idle, so the computation of a queue before it has no meaning
-        raise ValueError(f"{kind.name}: it answers one request at a time: give it more slots, and measure it again")
+        raise ValueError(f"{kind.name}: it has room for only one answer at a time: give it more slots or memory")
     least = 1e-3
     alone = missed(at(least), demand)
     if alone is not None:
