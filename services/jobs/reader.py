@@ -2,16 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from schemas.registry import RoleName
 from schemas.topics import BATCHES
 from services.bus import BusSettings, LogTime, Received, TailReader, UnreadableRecord, filter_for_role
 from services.jobs.job_state import Jobs, JobState
 from services.runtime.clock import steady_us
-
-POLL_S: Final = 0.02
-"""Seconds between two checks of the reader's position. The position is polled, because the bus does not signal it."""
 
 
 class JobReader:
@@ -52,10 +48,7 @@ class JobReader:
 
     async def read_to_end(self) -> None:
         """Wait until ``run`` has read all records that are on the topic at the time of this call."""
-        end = await self._tail.end_offset(BATCHES, 0)
-        while (self._tail.position(BATCHES, 0) or 0) < end:
-            await asyncio.sleep(POLL_S)
-            end = min(end, await self._tail.end_offset(BATCHES, 0))  # the broker may have lost records meanwhile
+        await self._tail.read_through({(BATCHES, 0): await self._tail.end_offset(BATCHES, 0)})
 
     async def changed(self, timeout_s: float) -> None:
         """Wait until new records have been read, or until ``timeout_s`` seconds have passed."""
